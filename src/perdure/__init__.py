@@ -1,0 +1,1 @@
+"""perdure: a runtime for AI agents that survive."""
