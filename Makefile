@@ -1,0 +1,68 @@
+# Every target works from a fresh clone: it makes .venv first when that is missing or older than the locks.
+# Variables: PYTHON=python3.12 (which one makes .venv), SEEDS=2000, JOBS=2, ARGS="--kills 50 --seed 7" (for run).
+
+VENV  := .venv
+PY    := $(VENV)/bin/python
+STAMP := $(VENV)/.stamp
+JOBS  ?= 2
+SEEDS ?= 2000
+ARGS  ?=
+
+PYTEST := $(PY) -m pytest
+# The same run on every machine: sets and dicts of strings iterate alike.
+export PYTHONHASHSEED ?= 0
+
+.DEFAULT_GOAL := help
+.PHONY: help setup run check format test crash crash-short simulate bench bench-quick exports lock clean
+
+help:
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1#\2/p' Makefile | awk -F'#' '{printf "%-20s %s\n", $$1, $$2}'
+
+setup: $(STAMP) ## make .venv with the locked packages (cheap the second time)
+
+$(STAMP): pyproject.toml requirements/dev.txt scripts/setup.sh
+	@PYTHON="$(PYTHON)" sh scripts/setup.sh $(VENV)
+	@touch $@
+
+run: $(STAMP) ## the main job: an agent that is killed again and again and loses nothing
+	$(VENV)/bin/perdure demo $(ARGS)
+
+check: $(STAMP) ## lint, types, layers, fast tests: under a minute
+	$(PY) -m ruff format --check .
+	$(PY) -m ruff check .
+	$(VENV)/bin/lint-imports --no-logo
+	$(VENV)/bin/basedpyright --pythonpath $(PY)
+	$(PYTEST) -q -n $(JOBS) -m "not slow and not crash"
+
+format: $(STAMP) ## rewrite the tree as check wants it
+	$(PY) -m ruff check --fix-only .
+	$(PY) -m ruff format .
+
+test: $(STAMP) ## every test but the long suites: under ten minutes
+	$(PYTEST) -q -n $(JOBS) --durations=10 -m "not crash"
+
+crash: $(STAMP) ## SIGKILL at every write and sync, and inside every effect
+	$(PYTEST) -q -n $(JOBS) -m crash --crash=full tests/crash
+
+crash-short: $(STAMP) ## the same at a sample of the places
+	$(PYTEST) -q -n $(JOBS) -m crash --crash=short tests/crash
+
+simulate: $(STAMP) ## SEEDS simulated runs under a seeded scheduler
+	$(PY) -m perdure.testing.simulation --seeds $(SEEDS)
+
+bench-quick: $(STAMP) ## the bars of speed: under 50 s, exits 1 when one is missed
+	$(PY) benchmarks/quick.py
+
+bench: $(STAMP) ## the whole benchmark suite
+	$(PY) benchmarks/full.py
+
+exports: $(STAMP) ## write the snapshot of public names and signatures anew
+	$(PY) tests/architecture/test_exports.py
+
+lock: $(STAMP) ## write the locks from pyproject.toml (ARGS=--upgrade for newer releases)
+	$(PY) -m pip install --quiet --require-hashes --no-deps --requirement requirements/lock.txt
+	sh scripts/lock.sh $(PY) $(ARGS)
+
+clean: ## remove what make made
+	rm -rf $(VENV) build dist .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
