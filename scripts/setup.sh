@@ -52,8 +52,10 @@ if ! is_suitable "$venv/bin/python" || ! "$venv/bin/python" -m pip --version >/d
     make_venv
 fi
 
+# The build backend is a program that pip looks for on PATH.
+PATH="$PWD/$venv/bin:$PATH"
 say "installing the locked packages"
-"$venv/bin/python" -m pip install --quiet --require-hashes --no-deps --requirement requirements/dev.txt
+"$venv/bin/python" -m pip install --quiet --no-compile --require-hashes --no-deps --requirement requirements/dev.txt
 "$venv/bin/python" -m pip install --quiet --no-deps --no-build-isolation --editable .
 "$venv/bin/python" -m pip check --quiet || { say "the lock does not satisfy pyproject.toml: run make lock"; exit 1; }
 say "ready"
