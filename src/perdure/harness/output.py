@@ -1,6 +1,6 @@
 """Bounded output: what a tool printed, within a limit, and exactly how much of it was left out (H21).
 
-The middle, the head or the tail is dropped while it streams, so that a gigabyte costs as much memory as the limit (I75).
+What is dropped is dropped while it streams, so that a gigabyte costs as much memory as the limit (I75).
 Bytes are kept as they came and decoded only where they are shown: characters split over two chunks stay whole (I76).
 """
 
@@ -17,11 +17,13 @@ Keep = Literal["head", "tail", "both"]
 
 LIMIT_BYTES = 50 * 1024
 LIMIT_LINES = 2000
+NEWLINE = ord("\n")
 
 
 class Output:
-    """What was printed so far. Invariant: `_head` is a prefix and `_tail` a suffix of all bytes fed, and both are bounded.
+    """What was printed so far.
 
+    Invariant: `_head` begins all bytes fed, the last `limit_bytes` + 1 of `_tail` end them, and both are bounded.
     The limits hold for what is kept, as UTF-8 and in lines; the note about what was dropped comes on top.
     A last line without its newline counts as none, so a line longer than the limit is cut inside.
     """
@@ -36,7 +38,7 @@ class Output:
         self._keep: Keep = keep
         #: The first `limit_bytes`.
         self._head = bytearray()
-        #: The last `limit_bytes` or a little more; trimmed when it is twice that. Empty while `_head` has everything.
+        #: Trimmed when it is twice the limit. Empty while `_head` has everything.
         self._tail = bytearray()
         self._total = 0
         self._newlines = 0
@@ -65,9 +67,10 @@ class Output:
             return
         if not self._tail:
             self._tail += self._head
-        self._tail += data[-self._limit_bytes :]
-        if len(self._tail) > 2 * self._limit_bytes:
-            del self._tail[: -self._limit_bytes]
+        most = self._limit_bytes + 1  # the one before tells whether a line begins
+        self._tail += data[-most:]
+        if len(self._tail) > 2 * most:
+            del self._tail[:-most]
 
     def close(self) -> None:
         """Nothing more comes: half a character at the end is shown as one that is broken."""
@@ -90,7 +93,10 @@ class Output:
         return f"{head}{note}\n{tail}" if tail else f"{head}{note}"
 
     def delta(self) -> str | None:
-        """What was added since the last call; None where something given before was dropped, or the note changed: take `text()` then."""
+        """What was added since the last call.
+
+        None when something that was given before is dropped, or the note about that changed: take `text()` then.
+        """
         if self._replaced_at is None and not self._overfull():
             fresh, consumed = _decode(bytes(self._head[self._given :]), final=self._closed)
             size = self._given_size + len(fresh.encode())
@@ -132,7 +138,7 @@ class Output:
         part = _last_lines(part, self._limit_lines - head.count(b"\n"))
         part = _whole_suffix(part, most)
         before = len(held) - len(part) - 1
-        if before >= 0 and held[before : before + 1] != b"\n":
+        if before >= 0 and held[before] != NEWLINE:
             start = part.find(b"\n") + 1
             part = part[start:] if 0 < start <= len(part) // 4 else part
         return self._shown(part)
