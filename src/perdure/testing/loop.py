@@ -82,8 +82,8 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         super().__init__()
         self.seed = seed
         self.steps = 0
-        #: The last steps, for the message of a failure.
-        self.last: deque[str] = deque(maxlen=_TOLD)
+        #: The last steps (number, time, what ran), for the message of a failure.
+        self.last: deque[tuple[int, float, str]] = deque(maxlen=_TOLD)
         self._after_step = after_step
         self._max_steps = max_steps
         self._haste = haste
@@ -134,7 +134,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
             what = _describe(handle)
             self.steps += 1
             self._digest.update(f"{index}/{among} {self._time!r} {what}\n".encode())
-            self.last.append(f"{self.steps:>7} {self._time:>10.4f}s {index}/{among} {what}")
+            self.last.append((self.steps, self._time, what))
             handle._run()
             handle = None  # a frame that an exception keeps would keep the task, and its error would never be reported
             if self._after_step is not None:
@@ -151,7 +151,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
             self._jump()
         while ready:
             among = len(ready)
-            index = self._random.randrange(among)
+            index = int(self._random.random() * among)
             handle = ready[index]
             del ready[index]
             if not handle.cancelled():
@@ -177,7 +177,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
 
     def tell(self) -> str:
         """The seed, the digest and the last steps, as lines for a message."""
-        lines = "".join(f"\n    {line}" for line in self.last)
+        lines = "".join(f"\n    {step:>7} {time:>10.4f} s  {what}" for step, time, what in self.last)
         return f"\n  seed {self.seed}, step {self.steps}, {self._time:g} s, digest {self.digest}; last:{lines}"
 
 
