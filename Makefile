@@ -42,10 +42,10 @@ test: $(STAMP) ## every test but the long suites: under ten minutes
 	$(PYTEST) -q -n $(JOBS) --durations=10 -m "not crash"
 
 crash: $(STAMP) ## SIGKILL at every write and sync, and inside every effect
-	$(PYTEST) -q -n $(JOBS) -m crash --crash=full tests/crash
+	$(PYTEST) -q -n $(JOBS) -m crash --timeout=600 --crash=full tests/crash
 
 crash-short: $(STAMP) ## the same at a sample of the places
-	$(PYTEST) -q -n $(JOBS) -m crash --crash=short tests/crash
+	$(PYTEST) -q -n $(JOBS) -m crash --timeout=300 --crash=short tests/crash
 
 simulate: $(STAMP) ## SEEDS simulated runs under a seeded scheduler
 	$(PY) -m perdure.testing.simulation --seeds $(SEEDS)

@@ -53,6 +53,7 @@ def layer_names() -> list[tuple[str, bool]]:
     return [(name.strip("()"), name.startswith("(")) for name in names]
 
 
+@pytest.mark.slow
 def test_imports_keep_to_the_layers() -> None:
     done = subprocess.run(
         [Path(sys.executable).with_name("lint-imports"), "--no-logo", "--no-cache"],
