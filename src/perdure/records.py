@@ -184,11 +184,12 @@ WaitPolicy = AllSettled | FailFast | First | Outside
 
 
 class Waiting(Record, kw_only=True, tag="waiting"):
-    """Resumes at `checkpoint` when `policy` is met by the tasks `on`."""
+    """Resumes at `checkpoint` when `policy` is met by the tasks `on`; `begun` is the intent that it then resumes with."""
 
     checkpoint: Checkpoint
     on: tuple[TaskId, ...] = ()
     policy: WaitPolicy
+    begun: Begun | None = None
 
 
 class Completing(Record, kw_only=True, tag="completing"):

@@ -1,0 +1,123 @@
+"""Opening a session: claim it, load what is live, and make the one recovery commit (K46)."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+from perdure.clock import Clock
+from perdure.errors import PerdureError, UsageError
+from perdure.records import (
+    ConversationId,
+    Inbound,
+    TaskId,
+    Waiting,
+    decode_conversation,
+    decode_inbound,
+    decode_submission,
+    decode_task,
+)
+from perdure.session.line import Line
+from perdure.session.transaction import Transaction
+from perdure.settle.rules import recovered
+from perdure.storage import Storage
+from perdure.telemetry import Telemetry
+
+PAGE = 500
+
+#: Acts on an inbound item inside the commit that takes it, and says what to answer.
+InboundHandler = Callable[[Any, Inbound], Awaitable[Any]]
+
+
+async def open_line(
+    storage: Storage, session: str, *, clock: Clock, telemetry: Telemetry, take_over: bool = False, kill: bool = False
+) -> tuple[Line, bool]:
+    """Claim the session and load its live records. Also says whether the last owner crashed. Runs no task code (K39)."""
+    opened = await storage.claim(session, take_over=take_over, kill=kill)
+    line = Line(storage, opened, clock, telemetry)
+    if opened.head > 0:
+        await _load(line)
+    return line, opened.head > 0 and not opened.clean
+
+
+async def _load(line: Line) -> None:
+    tip, storage, session = line.memory.tip, line.storage, line.session
+    after = 0
+    while bodies := await storage.scan_tasks(session, live=True, after=after, limit=PAGE):
+        tasks = [decode_task(body) for body in bodies]
+        for task in tasks:
+            tip.put_task(task)
+        after = tasks[-1].id
+        if len(bodies) < PAGE:
+            break
+    after = 0
+    while bodies := await storage.scan_submissions(session, live=True, after=after, limit=PAGE):
+        submissions = [decode_submission(body) for body in bodies]
+        for submission in submissions:
+            tip.put_submission(submission)
+        after = submissions[-1].id
+        if len(bodies) < PAGE:
+            break
+    await _load_conversations(line)
+    await _load_outcomes(line)
+    line.memory.published = tip.copy()
+
+
+async def _load_conversations(line: Line) -> None:
+    """Those that live tasks own or live in, and those with queued submissions."""
+    tip, storage, session = line.memory.tip, line.storage, line.session
+    if tip.tasks:
+        for body in await storage.owned_conversations(session, sorted(tip.tasks)):
+            tip.put_conversation(decode_conversation(body))
+    wanted: dict[ConversationId, None] = {task.conversation: None for task in tip.tasks.values()}
+    wanted.update(dict.fromkeys(tip.queued))
+    for id in wanted:
+        if id not in tip.conversations:
+            body = await storage.read_conversation(session, id)
+            if body is not None:
+                tip.put_conversation(decode_conversation(body))
+
+
+async def _load_outcomes(line: Line) -> None:
+    """Outcomes of ended tasks that waiting tasks still name."""
+    tip = line.memory.tip
+    named: dict[TaskId, None] = {}
+    for task in tip.tasks.values():
+        if isinstance(task.state, Waiting):
+            named.update(dict.fromkeys(id for id in task.state.on if id not in tip.tasks))
+    ids = list(named)
+    for start in range(0, len(ids), PAGE):
+        for body in await line.storage.read_tasks(line.session, ids[start : start + PAGE]):
+            task = decode_task(body)
+            if task.outcome is not None:
+                tip.outcomes[task.id] = task.outcome
+
+
+async def recover(
+    line: Line, crashed: bool, make: Callable[[Line], Transaction], handlers: Mapping[str, InboundHandler]
+) -> None:
+    """One commit: what was running is reconciled, what was handed in is taken. Nothing is reserved before it (K46)."""
+    async with line.commit(make) as tx:
+        for task in list(line.memory.tip.tasks.values()):
+            changed = recovered(task, crashed=crashed)
+            if changed is not None:
+                tx.put_task(changed)
+        await take_inbound(tx, handlers)
+
+
+async def take_inbound(tx: Transaction, handlers: Mapping[str, InboundHandler]) -> int:
+    """Let the handlers act on every item that was handed in, inside this commit. Returns how many were taken."""
+    after, count = "", 0
+    while bodies := await tx.line.storage.scan_inbound(tx.line.session, after=after):
+        for item in map(decode_inbound, bodies):
+            after = item.id
+            handler = handlers.get(item.kind)
+            try:
+                if handler is None:
+                    raise UsageError(f"nothing here takes inbound items of kind {item.kind!r}")
+                answer = await handler(tx, item)
+            except PerdureError as error:  # a refusal is an answer too; handlers judge before they stage
+                answer = {"error": {"type": type(error).__name__, "message": str(error)}}
+            tx.take(item, answer)
+            count += 1
+    return count

@@ -1,0 +1,143 @@
+"""The rules that every commit leaves applied (K9).
+
+Pure: they look at a candidate and put records into it, in a fixed order, until nothing changes.
+Each pass only moves tasks forward (marked, resumed, ended, reserved), so it ends.
+"""
+
+from __future__ import annotations
+
+from perdure.records import (
+    Aborted,
+    Completed,
+    ErrorInfo,
+    Failed,
+    Faulted,
+    Held,
+    Orphaned,
+    Outcome,
+    Pending,
+    Placed,
+    Running,
+    Submission,
+    Task,
+    Terminal,
+    Unanswered,
+    UnansweredReason,
+)
+from perdure.settle.aborts import stop
+from perdure.settle.owners import cascade, drained, finish
+from perdure.settle.reserve import Rules, reserve
+from perdure.settle.state import Candidate, State, evolve
+from perdure.settle.waits import resume
+
+
+def settle(candidate: Candidate, rules: Rules, now: float) -> list[Task]:
+    """Apply the rules to what the commit touched. Returns the tasks that ended in it, by id."""
+    ended: dict[int, Task] = {}
+    while candidate.dirty:
+        dirty = sorted(candidate.dirty)
+        candidate.dirty.clear()
+        for id in dirty:
+            task = candidate.task(id)
+            if task is None or isinstance(task.state, Terminal):
+                if task is not None and id in candidate.tasks and id not in ended:
+                    ended[id] = task
+                    _settle_submissions(candidate, task)
+                    _wake_suspects(candidate, task)
+                continue
+            _step(candidate, task, rules, now)
+    return [ended[id] for id in sorted(ended)]
+
+
+def _step(candidate: Candidate, task: Task, rules: Rules, now: float) -> None:
+    """All rules on one task, in order; a change puts the task back among the dirty ones."""
+    cascade(candidate, task)
+    if task.abort is not None and not isinstance(task.state, Running):
+        stop(candidate, task, now, lambda: drained(candidate, task.id), rules.fit(task) is None)
+        if candidate.tasks.get(task.id, task) is not task:
+            return
+    resume(candidate, task)
+    if candidate.tasks.get(task.id, task) is not task:
+        return
+    finish(candidate, task, now)
+    if candidate.tasks.get(task.id, task) is not task:
+        return
+    reserve(candidate, task, rules)
+
+
+def _wake_suspects(candidate: Candidate, ended: Task) -> None:
+    if ended.crashes >= 2:
+        for id in candidate.base.suspects:
+            candidate.dirty[id] = None
+
+
+def _settle_submissions(candidate: Candidate, run: Task) -> None:
+    """A run that ended without settling its submissions settles them by its outcome, in the same commit (H15)."""
+    outcome = run.outcome
+    assert outcome is not None
+    for submission in list(candidate.placed(run.id)):
+        candidate.submissions[submission.id] = unanswered(submission, *reason_of(outcome))
+
+
+def reason_of(outcome: Outcome) -> tuple[UnansweredReason, str]:
+    """Why a run with this outcome left its submissions unanswered."""
+    match outcome:
+        case Aborted(reason=reason):
+            return "aborted", reason
+        case Orphaned(reason=reason):
+            return "orphaned", reason
+        case Faulted(error=error):
+            return "faulted", _error_text(error)
+        case Failed(error=error):
+            return "model_error", _error_text(error)
+        case Completed():
+            return "faulted", "the run completed without an answer"
+
+
+def unanswered(submission: Submission, reason: UnansweredReason, detail: str) -> Submission:
+    """The submission, settled without an answer."""
+    entry = submission.state.entry if isinstance(submission.state, Placed) else None
+    return Submission(
+        id=submission.id,
+        conversation=submission.conversation,
+        type=submission.type,
+        digest=submission.digest,
+        at=submission.at,
+        request_id=submission.request_id,
+        mode=submission.mode,
+        state=Unanswered(reason=reason, detail=detail, entry=entry),
+    )
+
+
+def _error_text(error: ErrorInfo) -> str:
+    return f"{error.type}: {error.message}"
+
+
+def recovered(task: Task, *, crashed: bool) -> Task | None:
+    """What reopening makes of a task that was running (K27, H44), or None where nothing changes.
+
+    Reserved only: pending again. Begun and safe: pending, to run again. Begun and unsafe: pending, uncertain.
+    A crash during its own begun attempt without progress is counted; the third parks it.
+    """
+    state = task.state
+    if not isinstance(state, Running):
+        return None
+    begun = state.begun
+    crashes = task.crashes
+    if crashed and begun is not None and (begun.replay == "safe" or begun.attempt == task.attempt):
+        crashes = 0 if begun.progress else crashes + 1  # not for the invocation that only records an unknown outcome
+    return evolve(task, state=_reopened(state, crashes), crashes=crashes)
+
+
+def _reopened(state: Running, crashes: int) -> Pending | Held:
+    if crashes >= 3:
+        return Held(
+            checkpoint=state.checkpoint,
+            reason="parked",
+            detail=f"the process died {crashes} times while this task ran; retry() frees it",
+            begun=state.begun,
+        )
+    return Pending(checkpoint=state.checkpoint, begun=state.begun)
+
+
+__all__ = ["Candidate", "Rules", "State", "reason_of", "recovered", "settle", "unanswered"]

@@ -1,0 +1,327 @@
+"""What a session holds in memory of its tasks, submissions and conversations, and what a commit would make of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TypeVar
+
+import msgspec
+
+from perdure.records import (
+    Conversation,
+    ConversationId,
+    Outcome,
+    Outside,
+    Placed,
+    Queued,
+    Submission,
+    SubmissionId,
+    Task,
+    TaskId,
+    Terminal,
+    Waiting,
+)
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+#: An ordered set: a dict without values, so that iteration never depends on hashing.
+Ordered = dict[K, None]
+
+
+def _add(index: dict[K, Ordered[V]], key: K, value: V) -> None:
+    members = index.get(key)
+    if members is None:
+        index[key] = {value: None}
+    else:
+        members[value] = None
+
+
+def _drop(index: dict[K, Ordered[V]], key: K, value: V) -> None:
+    members = index.get(key)
+    if members is not None:
+        members.pop(value, None)
+        if not members:
+            del index[key]
+
+
+class State:
+    """Live records by id, and the indexes that settling needs.
+
+    Invariant: the indexes are functions of `tasks`, `submissions` and `conversations`; only `apply` and its parts change any of them.
+    A session has two: the tip, which counts commits that are not flushed yet, and the published one, which is what everyone else sees.
+    """
+
+    def __init__(self) -> None:
+        #: Tasks that have not ended.
+        self.tasks: dict[TaskId, Task] = {}
+        #: Outcomes of ended tasks that a waiting task still names.
+        self.outcomes: dict[TaskId, Outcome] = {}
+        #: Queued and placed submissions.
+        self.submissions: dict[SubmissionId, Submission] = {}
+        #: Conversations that are loaded; always those that a live task owns or lives in.
+        self.conversations: dict[ConversationId, Conversation] = {}
+        #: Live tasks by the task that owns them.
+        self.children: dict[TaskId, Ordered[TaskId]] = {}
+        #: Live tasks that a conversation owns itself.
+        self.scopes: dict[ConversationId, Ordered[TaskId]] = {}
+        #: Loaded conversations by the task that owns them.
+        self.owned: dict[TaskId, Ordered[ConversationId]] = {}
+        #: Waiting tasks by each task they wait on.
+        self.waiters: dict[TaskId, Ordered[TaskId]] = {}
+        #: Placed submissions by the run that answers them.
+        self.runs: dict[TaskId, Ordered[SubmissionId]] = {}
+        #: Queued submissions by conversation, in id order.
+        self.queued: dict[ConversationId, Ordered[SubmissionId]] = {}
+        #: Tasks that crashed the process twice or more (H44): reserved one at a time.
+        self.suspects: Ordered[TaskId] = {}
+
+    def apply(self, candidate: Candidate) -> None:
+        """Make the candidate's records the present ones."""
+        for conversation in candidate.conversations.values():
+            self.put_conversation(conversation)
+        self.outcomes.update(candidate.outcomes)
+        for task in candidate.tasks.values():
+            self.put_task(task)
+        for submission in candidate.submissions.values():
+            self.put_submission(submission)
+
+    def put_conversation(self, conversation: Conversation) -> None:
+        if conversation.deleted:
+            self.forget_conversation(conversation.id)
+            return
+        self.conversations[conversation.id] = conversation
+        if conversation.owner is not None:
+            _add(self.owned, conversation.owner, conversation.id)
+
+    def forget_conversation(self, id: ConversationId) -> None:
+        conversation = self.conversations.pop(id, None)
+        if conversation is not None and conversation.owner is not None:
+            _drop(self.owned, conversation.owner, id)
+
+    def put_task(self, task: Task) -> None:
+        old = self.tasks.get(task.id)
+        if old is not None and isinstance(old.state, Waiting) and old.state.on:
+            self._unwait(task.id, old.state)
+        state = task.state
+        if isinstance(state, Terminal):
+            self._end(task, state.outcome, known=old is not None)
+            return
+        self.tasks[task.id] = task
+        if old is None:
+            if task.owner is None:
+                _add(self.scopes, task.conversation, task.id)
+            else:
+                _add(self.children, task.owner, task.id)
+        if isinstance(state, Waiting):
+            for id in state.on:
+                _add(self.waiters, id, task.id)
+        if task.crashes >= 2:
+            self.suspects[task.id] = None
+        else:
+            self.suspects.pop(task.id, None)
+
+    def put_submission(self, submission: Submission) -> None:
+        old = self.submissions.get(submission.id)
+        if old is not None:
+            if isinstance(old.state, Queued):
+                _drop(self.queued, old.conversation, old.id)
+            elif isinstance(old.state, Placed):
+                _drop(self.runs, old.state.run, old.id)
+        if not submission.live:
+            self.submissions.pop(submission.id, None)
+            return
+        self.submissions[submission.id] = submission
+        if isinstance(submission.state, Queued):
+            _add(self.queued, submission.conversation, submission.id)
+        elif isinstance(submission.state, Placed):
+            _add(self.runs, submission.state.run, submission.id)
+
+    def _unwait(self, waiter: TaskId, waiting: Waiting) -> None:
+        for id in waiting.on:
+            _drop(self.waiters, id, waiter)
+            if id not in self.waiters:
+                self.outcomes.pop(id, None)
+
+    def _end(self, task: Task, outcome: Outcome, *, known: bool) -> None:
+        if known:
+            del self.tasks[task.id]
+            if task.owner is None:
+                _drop(self.scopes, task.conversation, task.id)
+            else:
+                _drop(self.children, task.owner, task.id)
+        self.suspects.pop(task.id, None)
+        if task.id in self.waiters:
+            self.outcomes[task.id] = outcome
+
+    def copy(self) -> State:
+        """An independent state with the same records: what the tip falls back to when a commit is refused."""
+        other = State()
+        for name, value in vars(self).items():
+            setattr(other, name, {k: dict(v) if type(v) is dict else v for k, v in value.items()})
+        return other
+
+    # -- traversal (K30) --------------------------------------------------------------------
+
+    def ordinary(self, conversation: ConversationId) -> Iterator[Task]:
+        """Live tasks of the conversation's ordinary scope: its own, those that they own, and so on; not past background tasks."""
+        return traverse(self, conversation, background=False)
+
+
+class Candidate:
+    """A state with the changes of one commit on top. Settling works on this, and storage gets what it holds in the end."""
+
+    def __init__(self, base: State) -> None:
+        self.base = base
+        self.tasks: dict[TaskId, Task] = {}
+        self.submissions: dict[SubmissionId, Submission] = {}
+        self.conversations: dict[ConversationId, Conversation] = {}
+        #: Outcomes of ended tasks that a wait of this commit names.
+        self.outcomes: dict[TaskId, Outcome] = {}
+        #: Tasks that the rules have to look at (again).
+        self.dirty: Ordered[TaskId] = {}
+        #: New tasks by owning task and by owning conversation; new conversations by owning task; waits of this commit by target.
+        self._children: dict[TaskId, Ordered[TaskId]] = {}
+        self._scopes: dict[ConversationId, Ordered[TaskId]] = {}
+        self._owned: dict[TaskId, Ordered[ConversationId]] = {}
+        self._waiters: dict[TaskId, Ordered[TaskId]] = {}
+
+    @property
+    def empty(self) -> bool:
+        return not (self.tasks or self.submissions or self.conversations)
+
+    # -- reading ----------------------------------------------------------------------------
+
+    def task(self, id: TaskId) -> Task | None:
+        """The task if it is live (or ended in this very commit)."""
+        return self.tasks.get(id) or self.base.tasks.get(id)
+
+    def conversation(self, id: ConversationId) -> Conversation | None:
+        return self.conversations.get(id) or self.base.conversations.get(id)
+
+    def submission(self, id: SubmissionId) -> Submission | None:
+        return self.submissions.get(id) or self.base.submissions.get(id)
+
+    def outcome(self, id: TaskId) -> Outcome | None:
+        """How the task ended, if it has, as far as waits need to know."""
+        task = self.tasks.get(id)
+        if task is not None:
+            return task.outcome
+        return self.outcomes.get(id) or self.base.outcomes.get(id)
+
+    def children(self, id: TaskId) -> Iterator[Task]:
+        """Live tasks that the task owns."""
+        return self._live(self.base.children.get(id), self._children.get(id))
+
+    def scope(self, id: ConversationId) -> Iterator[Task]:
+        """Live tasks that the conversation owns itself."""
+        return self._live(self.base.scopes.get(id), self._scopes.get(id))
+
+    def owned(self, id: TaskId) -> Iterator[ConversationId]:
+        """Conversations that the task owns."""
+        yield from self.base.owned.get(id, ())
+        yield from self._owned.get(id, ())
+
+    def waiters(self, id: TaskId) -> Iterator[TaskId]:
+        yield from self.base.waiters.get(id, ())
+        yield from self._waiters.get(id, ())
+
+    def placed(self, run: TaskId) -> Iterator[Submission]:
+        """Submissions that the run has to answer."""
+        for id in self.base.runs.get(run, ()):
+            submission = self.submissions.get(id) or self.base.submissions[id]
+            if isinstance(submission.state, Placed):
+                yield submission
+        for id, submission in list(self.submissions.items()):
+            old = self.base.submissions.get(id)
+            known = old is not None and isinstance(old.state, Placed)
+            if not known and isinstance(submission.state, Placed) and submission.state.run == run:
+                yield submission
+
+    def queued(self, conversation: ConversationId) -> list[Submission]:
+        """Queued submissions of the conversation, oldest first."""
+        ids = dict(self.base.queued.get(conversation, {}))
+        found: list[Submission] = []
+        for id in ids:
+            submission = self.submissions.get(id) or self.base.submissions[id]
+            if isinstance(submission.state, Queued):
+                found.append(submission)
+        for id, submission in self.submissions.items():
+            if id not in ids and submission.conversation == conversation and isinstance(submission.state, Queued):
+                found.append(submission)
+        return found
+
+    def _live(self, known: Iterable[TaskId] | None, new: Iterable[TaskId] | None) -> Iterator[Task]:
+        tasks, base = self.tasks, self.base.tasks
+        for ids in (known, new):
+            if ids is not None:
+                for id in ids:
+                    task = tasks.get(id) or base[id]
+                    if not isinstance(task.state, Terminal):
+                        yield task
+
+    # -- changing ---------------------------------------------------------------------------
+
+    def put(self, task: Task) -> None:
+        """Stage a task, and have the rules look at it and at whom its change may concern."""
+        if task.id not in self.tasks and task.id not in self.base.tasks:
+            if task.owner is None:
+                _add(self._scopes, task.conversation, task.id)
+            else:
+                _add(self._children, task.owner, task.id)
+        self.tasks[task.id] = task
+        self.dirty[task.id] = None
+        state = task.state
+        if isinstance(state, Waiting):
+            for id in state.on:
+                if task.id not in self.base.waiters.get(id, ()):
+                    _add(self._waiters, id, task.id)
+        elif isinstance(state, Terminal):
+            for id in self.waiters(task.id):
+                self.dirty[id] = None
+            owner = self.owner(task)
+            if owner is not None:
+                self.dirty[owner] = None
+
+    def put_conversation(self, conversation: Conversation) -> None:
+        if conversation.owner is not None and self.conversation(conversation.id) is None:
+            _add(self._owned, conversation.owner, conversation.id)
+        self.conversations[conversation.id] = conversation
+
+    def owner(self, task: Task) -> TaskId | None:
+        """The task that owns this one, directly or through the conversation that it lives in."""
+        if task.owner is not None:
+            return task.owner
+        conversation = self.conversation(task.conversation)
+        return None if conversation is None else conversation.owner
+
+
+def evolve(task: Task, **changes: object) -> Task:
+    """The task with some fields changed."""
+    return msgspec.structs.replace(task, **changes)
+
+
+def traverse(state: State, conversation: ConversationId, *, background: bool) -> Iterator[Task]:
+    """Live tasks reachable from a conversation, owners before what they own; `background` also crosses background boundaries."""
+    for id in state.scopes.get(conversation, ()):
+        task = state.tasks[id]
+        if background or not task.background:
+            yield task
+            yield from below(state, id, background=background)
+
+
+def below(state: State, id: TaskId, *, background: bool) -> Iterator[Task]:
+    """Live tasks that a task owns, through tasks and conversations."""
+    for child in state.children.get(id, ()):
+        yield state.tasks[child]
+        yield from below(state, child, background=background)
+    for conversation in state.owned.get(id, ()):
+        yield from traverse(state, conversation, background=background)
+
+
+def deadline_of(task: Task) -> float | None:
+    """When the clock completes this task, if it does (a timer, a question with a deadline)."""
+    state = task.state
+    if isinstance(state, Waiting) and isinstance(state.policy, Outside):
+        return state.policy.deadline
+    return None

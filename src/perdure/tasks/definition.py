@@ -1,0 +1,90 @@
+"""Task definitions: the code of a durable state machine (K24 to K26, K34)."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar, overload
+
+from perdure.errors import UsageError
+from perdure.records import RESERVED_PREFIX, HoldReason, Task
+
+if TYPE_CHECKING:
+    from perdure.tasks.invocation import Invocation
+
+Handler = Callable[..., Awaitable[None]]
+F = TypeVar("F", bound=Handler)
+
+
+@overload
+def phase(function: F, /) -> F: ...
+@overload
+def phase(*, first: bool = False) -> Callable[[F], F]: ...
+def phase(function: F | None = None, /, *, first: bool = False) -> F | Callable[[F], F]:
+    """Make a method a phase of its task. Exactly one phase is the first.
+
+    The method is given the invocation, and by name what the previous phase saved for it.
+    It has to commit the next phase, a wait or an outcome before it returns; else the task faults (K26).
+    """
+
+    def mark(function: F) -> F:
+        function.__perdure_phase__ = "first" if first else "later"  # type: ignore[attr-defined]
+        return function
+
+    return mark if function is None else mark(function)
+
+
+class TaskDefinition:
+    """Subclass it, name `kind` and `version`, and write phases.
+
+    `replay` says what becomes of a phase that began its effect and was interrupted:
+    `safe` runs again; `unsafe` runs with `invocation.uncertain` set and must not repeat the effect.
+    `migrate(version, input, checkpoint)` takes what an older version stored to this one: it returns the new (input, phase, data).
+    """
+
+    kind: ClassVar[str]
+    version: ClassVar[int] = 1
+    replay: ClassVar[Literal["safe", "unsafe"]] = "unsafe"
+    phases: ClassVar[Mapping[str, Handler]] = {}
+    first_phase: ClassVar[str] = ""
+    migrate: Callable[[int, Any, Any], tuple[Any, str, Any]] | None = None
+
+    def __init_subclass__(cls, *, reserved: bool = False, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if "kind" not in vars(cls):
+            return
+        if cls.kind.startswith(RESERVED_PREFIX) and not reserved:
+            raise UsageError(f"task kind {cls.kind!r} starts with {RESERVED_PREFIX!r}, which is perdure's own: take another prefix")
+        found = {
+            name: value for base in reversed(cls.__mro__) for name, value in vars(base).items() if hasattr(value, "__perdure_phase__")
+        }
+        firsts = [name for name, value in found.items() if value.__perdure_phase__ == "first"]
+        if len(firsts) != 1:
+            raise UsageError(f"task {cls.kind!r} needs exactly one @phase(first=True); it has {firsts or 'none'}")
+        cls.phases = found
+        cls.first_phase = firsts[0]
+
+    async def abort(self, invocation: Invocation) -> None:
+        """Runs once the work below has ended, when the task was told to stop; decides the outcome. At least once across crashes."""
+        async with invocation.commit() as tx:
+            tx.aborted()
+
+
+class Definitions:
+    """What is installed, by kind. Replaced as a whole, never changed."""
+
+    def __init__(self, definitions: Mapping[str, TaskDefinition]) -> None:
+        self._by_kind = dict(definitions)
+
+    def find(self, kind: str) -> TaskDefinition | None:
+        return self._by_kind.get(kind)
+
+    def fit(self, task: Task) -> tuple[HoldReason, str] | None:
+        """Why none of these can take the task, or None."""
+        definition = self._by_kind.get(task.kind)
+        if definition is None:
+            return "definition", f"no definition of task kind {task.kind!r} is installed"
+        if definition.version < task.version:
+            return "definition", f"stored in version {task.version}, installed is {definition.version}: install the newer code"
+        if definition.version > task.version and definition.migrate is None:
+            return "migration", f"stored in version {task.version}, installed is {definition.version} without `migrate`"
+        return None

@@ -1,0 +1,146 @@
+"""An invocation: one run of a task's code, and what it may do."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable
+from typing import TYPE_CHECKING, Any, Literal
+
+from perdure.errors import HandleExpired, NotFound, Revoked, StorageFull, StorageRejected, UsageError
+from perdure.records import Begun, Outcome, Running, Task, TaskId, decode_task
+from perdure.session.line import RETRY_EVERY, Commit, Line
+from perdure.session.transaction import Transaction
+from perdure.tasks.transaction import InvocationTransaction
+
+if TYPE_CHECKING:
+    from perdure.tasks.definition import TaskDefinition
+
+
+class Invocation:
+    """Lent to a phase while it runs. It dies with the commit that moves its task, and when the task is told to stop and out of grace."""
+
+    __slots__ = (
+        "_line",
+        "_phase_data",
+        "aborting",
+        "attempt",
+        "begun",
+        "conversation",
+        "definition",
+        "id",
+        "input",
+        "late",
+        "phase",
+        "revoked",
+        "spent",
+        "stopping",
+    )
+
+    def __init__(self, line: Line, task: Task, definition: TaskDefinition, phase: str, data: Any, input: Any) -> None:
+        assert isinstance(task.state, Running)
+        self._line = line
+        self.definition = definition
+        self.id = task.id
+        self.conversation = task.conversation
+        self.input = input
+        self.attempt = task.attempt
+        self.phase = phase
+        #: What was known of its effect when it started.
+        self.begun: Begun | None = task.state.begun
+        #: Runs the abort handler.
+        self.aborting = task.abort is not None
+        #: Was told to stop while it ran.
+        self.stopping = False
+        #: Lost its right to commit.
+        self.revoked = False
+        #: Moved its task: nothing more to do.
+        self.spent = False
+        #: The outcome that a stopped phase still produced within the grace, for the abort handler.
+        self.late: Outcome | None = None
+        self._phase_data = data
+
+    @property
+    def uncertain(self) -> bool:
+        """An earlier attempt began an unsafe effect, and nobody knows its outcome (K27)."""
+        return self.begun is not None and self.begun.replay == "unsafe" and self.begun.attempt != self.attempt
+
+    @property
+    def idempotency_key(self) -> str:
+        """The same over all attempts of the task: for services that can tell a repetition."""
+        return f"{self._line.session}/{self.id}"
+
+    @property
+    def line(self) -> Line:
+        return self._line
+
+    def fence(self, tx: Transaction) -> None:
+        """Refuse a commit of an invocation that may not commit any more."""
+        if self.spent:
+            raise HandleExpired(f"the invocation of task {self.id} has moved its task on: this handle is dead")
+        task = tx.task(self.id)
+        if self.revoked or task is None or not isinstance(task.state, Running) or task.attempt != self.attempt:
+            raise Revoked(f"the invocation of task {self.id} may not commit any more; nothing was written")
+
+    def commit(self) -> InvocationCommit:
+        """`async with invocation.commit() as tx`: may move the task with `next`, `wait`, `complete`, `fail`."""
+        return InvocationCommit(self)
+
+    async def record(self, body: Callable[[InvocationTransaction], Awaitable[None]]) -> None:
+        """Commit what `body` stages, redone from the new tip when the commit is refused, and first when space returns (K5, K8).
+
+        For outcomes that must not get lost: `body` may run more than once and must only stage.
+        """
+        while True:
+            try:
+                async with self.commit() as tx:
+                    await body(tx)
+            except StorageFull:
+                await self._line.clock.sleep(RETRY_EVERY)
+            except StorageRejected:
+                continue
+            else:
+                return
+
+    async def begin(self, replay: Literal["safe", "unsafe"] | None = None) -> None:
+        """Commit that the effect of this attempt starts now (K24a). Durable on return."""
+        async with self.commit() as tx:
+            tx.begin(replay or self.definition.replay)
+
+    async def outcomes(self, tasks: Iterable[Task | TaskId]) -> list[Outcome]:
+        """Outcomes of ended tasks, in the order asked for. Raises NotFound for one that has not ended."""
+        ids = [TaskId(task.id) if isinstance(task, Task) else task for task in tasks]
+        found: dict[TaskId, Outcome] = {}
+        for body in await self._line.storage.read_tasks(self._line.session, ids):
+            task = decode_task(body)
+            if task.outcome is not None:
+                found[task.id] = task.outcome
+        missing = [id for id in ids if id not in found]
+        if missing:
+            raise NotFound(f"tasks {missing} have no outcome")
+        return [found[id] for id in ids]
+
+    def call(self) -> Awaitable[None]:
+        """Start the handler that this invocation is for."""
+        if self.aborting:
+            return self.definition.abort(self)
+        handler = self.definition.phases[self.phase]
+        data = self._phase_data
+        return handler(self.definition, self, **data) if data else handler(self.definition, self)
+
+
+class InvocationCommit(Commit[InvocationTransaction]):
+    """A commit that ends its invocation when it moves the task."""
+
+    __slots__ = ("_invocation",)
+
+    def __init__(self, invocation: Invocation) -> None:
+        super().__init__(invocation.line, lambda line: InvocationTransaction(line, invocation))
+        self._invocation = invocation
+
+    async def __aexit__(self, kind: Any, error: Any, trace: Any) -> Literal[False]:
+        invocation = self._invocation
+        invocation.spent = error is None and self._tx.moved  # from admission on: nothing may slip in before the flush
+        try:
+            return await super().__aexit__(kind, error, trace)
+        except (StorageRejected, UsageError):
+            invocation.spent = False
+            raise
