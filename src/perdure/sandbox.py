@@ -20,22 +20,31 @@ class Exit(msgspec.Struct, frozen=True, kw_only=True):
     """How a command ended.
 
     `code` is its exit status (128 + n when signal n ended it); `timed_out` says that the time limit ended it.
-    `running` are processes of its group that outlived the shell and had to be killed.
+    `running` are processes of its group that outlived the shell and had to be killed;
+    `stuck` those that were still there when the call returned, because they cannot be killed (yet).
     """
 
     code: int
     timed_out: bool = False
     running: tuple[int, ...] = ()
+    stuck: tuple[int, ...] = ()
 
 
 class Sandbox(Protocol):
-    """Files below and processes in one directory. Paths are absolute or relative to `root`. Errors are `SandboxError`."""
+    """Files below and processes in one directory. Paths are absolute or relative to `root`.
+
+    Errors are `SandboxError`.
+    """
 
     id: str  #: what an intent records, e.g. "local:process-group"
     root: str
 
     async def info(self, path: str) -> FileInfo | None:
         """None where nothing is."""
+        ...
+
+    async def names(self, path: str, *, limit: int = 1000) -> tuple[str, ...]:
+        """The first `limit` names in a directory, sorted; those of directories end with "/"."""
         ...
 
     async def read(self, path: str, *, offset: int = 0, limit: int | None = None) -> bytes: ...
@@ -56,6 +65,6 @@ class Sandbox(Protocol):
         """Run a shell command with nothing on its standard input.
 
         `output` gets standard output and error as they come, on the loop.
-        On return, time-out and cancellation alike no process of the command's group is left alive.
+        On return, time-out and cancellation alike no process of the command's group is left alive that can be killed.
         """
         ...

@@ -1,0 +1,167 @@
+"""The table of processes, and which of them a command started. Linux only: elsewhere the table is empty.
+
+A process belongs to a command when it is in its group or session, descends from one that is, or carries its mark in the
+environment. One that left the session, dropped its environment and lost its parent before anybody looked is not found.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import select
+import signal
+import threading
+import time
+from collections.abc import Iterable
+from typing import NamedTuple
+
+#: The variable that carries the marks. Nested commands carry those of all that enclose them.
+MARK_NAME = "PERDURE_CALL"
+
+PROC = "/proc"
+#: How many processes one wait watches, and how long it waits before it looks at the table again.
+WATCHED = 64
+GLANCE_MS = 50
+
+
+class Process(NamedTuple):
+    """A row of the table. A pid is used again; pid and start time together are not."""
+
+    pid: int
+    parent: int
+    group: int
+    session: int
+    state: str
+    started: int  #: in clock ticks since the machine started
+
+    @property
+    def alive(self) -> bool:
+        """A zombie is not: it only waits to be read."""
+        return self.state not in "ZX"
+
+
+def parse_stat(text: str) -> Process:
+    """A line of /proc/PID/stat. The name in parentheses may hold anything, also parentheses."""
+    pid = int(text[: text.index(" ")])
+    fields = text[text.rindex(")") + 2 :].split()
+    return Process(pid, int(fields[1]), int(fields[2]), int(fields[3]), fields[0], int(fields[19]))
+
+
+def process(pid: int) -> Process | None:
+    """None where no process is, or no /proc."""
+    try:
+        with open(f"{PROC}/{pid}/stat", encoding="utf-8", errors="replace") as file:
+            return parse_stat(file.read())
+    except (OSError, ValueError):
+        return None
+
+
+def processes() -> list[Process]:
+    """All that can be seen."""
+    try:
+        names = os.listdir(PROC)
+    except OSError:
+        return []
+    return [found for name in names if name.isdigit() and (found := process(int(name))) is not None]
+
+
+def carries(pid: int, mark: str) -> bool:
+    """Whether a process started with a mark in its environment. Not to be seen in those of other users."""
+    try:
+        with open(f"{PROC}/{pid}/environ", "rb") as file:
+            return mark.encode() in file.read()
+    except OSError:
+        return False
+
+
+def belonging(rows: Iterable[Process], group: int | None, marked: Iterable[int]) -> list[Process]:
+    """Which of the rows are in the group, in the session of its name, or marked, and all that descend from those."""
+    rows = list(rows)
+    found = set(marked) | {row.pid for row in rows if group is not None and group in (row.group, row.session)}
+    grew = True
+    while grew:
+        more = {row.pid for row in rows if row.parent in found and row.pid not in found}
+        found |= more
+        grew = bool(more)
+    return [row for row in rows if row.pid in found]
+
+
+class Brood(NamedTuple):
+    """Everything that one command started: by its group (None when that may be another's by now) and its mark."""
+
+    group: int | None
+    mark: str
+    since: int  #: start time of the first of them
+
+    def alive(self) -> list[Process]:
+        """Those that live now. Never this process itself."""
+        rows = [row for row in processes() if row.pid != os.getpid()]
+        marked = [row.pid for row in rows if row.started >= self.since and carries(row.pid, self.mark)]
+        return [row for row in belonging(rows, self.group, marked) if row.alive]
+
+    def signal(self, number: signal.Signals, alive: Iterable[Process] | None = None) -> None:
+        """To the whole group at once, and to each that left it."""
+        if self.group is not None:
+            with contextlib.suppress(OSError):
+                os.killpg(self.group, number)
+        for each in self.alive() if alive is None else alive:
+            if each.group != self.group:
+                send(each, number)
+
+    def wait_gone(self, given_up: threading.Event) -> None:
+        """Return when none lives, or soon after somebody gave up."""
+        while not given_up.is_set() and (alive := self.alive()):
+            wait_any_end(alive, GLANCE_MS)
+
+    def kill(self, found: set[int], *, patience: float, limit: float) -> set[int]:
+        """End all that live; those that still do after `limit` seconds are returned.
+
+        They have `patience` seconds to end by themselves; `found` gets the pid of each that had to be killed.
+        The seconds are real ones: this waits for the kernel, not for a plan.
+        """
+        begin = time.monotonic()
+        while (alive := self.alive()) and (passed := time.monotonic() - begin) < limit:
+            if passed >= patience:
+                found |= {each.pid for each in alive}
+                self.signal(signal.SIGKILL, alive)
+            wait_any_end(alive, GLANCE_MS)
+        return {each.pid for each in alive}
+
+
+def send(target: Process, number: signal.Signals) -> None:
+    """Signal exactly this process, never another one that got its pid. One that may not be signalled is left alone."""
+    with contextlib.suppress(OSError):
+        handle = os.pidfd_open(target.pid)
+        try:
+            now = process(target.pid)
+            if now is not None and now.started == target.started:
+                signal.pidfd_send_signal(handle, number)
+        finally:
+            os.close(handle)
+
+
+def wait_any_end(targets: list[Process], milliseconds: int) -> None:
+    """Return when one of them ended, or the time is over: then somebody looks at the table again."""
+    handles: list[int] = []
+    try:
+        for each in targets[:WATCHED]:
+            with contextlib.suppress(OSError):
+                handles.append(os.pidfd_open(each.pid))
+        poll = select.poll()
+        for handle in handles:
+            poll.register(handle, select.POLLIN)
+        poll.poll(milliseconds)
+    finally:
+        for handle in handles:
+            os.close(handle)
+
+
+@functools.cache
+def boot_id() -> str:
+    """Names this run of the machine; empty where there is no such name. Start times of two runs cannot be compared."""
+    try:
+        with open(f"{PROC}/sys/kernel/random/boot_id", encoding="ascii") as file:
+            return file.read().strip()
+    except OSError:
+        return ""
