@@ -1,1 +1,82 @@
-"""perdure: a runtime for AI agents that survive."""
+"""perdure: a runtime for AI agents that survive.
+
+Every message, model answer, tool call and effect is committed before anyone sees it.
+The map, from what you call down to what keeps it:
+
+    app        perdure.open: sessions and stores
+    harness    conversations: runs, rounds, tools, submissions
+    tasks      durable state machines, questions, timers
+    session    the commit line, documents, transcripts
+    settle     the scheduling rules: pure functions over records
+    storage · model · sandbox · schema     ports; adapters in backends, providers, sandboxes, schemas
+"""
+
+from perdure.app.opening import Store, open, run, store
+from perdure.app.session import Session
+from perdure.errors import (
+    AlreadyAnswered,
+    ConversationBusy,
+    Fenced,
+    HandleExpired,
+    InvalidValue,
+    ModelError,
+    NotFound,
+    PerdureError,
+    RequestConflict,
+    SessionOwned,
+    StorageError,
+    UsageError,
+)
+from perdure.harness.call import Call as ToolCall
+from perdure.harness.conversation import ConversationHandle as Conversation
+from perdure.harness.harness import RequestLimits, Settings
+from perdure.harness.registry import Block, CallToJudge, Extension, Registry, Rewrite, Tool, section, tool
+from perdure.harness.retry import RetryPolicy
+from perdure.harness.submissions import Answered, NotAnswered
+from perdure.harness.submissions import SubmissionHandle as Submission
+from perdure.session.documents import document
+from perdure.session.transaction import entry_kind
+from perdure.tasks.definition import TaskDefinition as Task
+from perdure.tasks.definition import phase
+from perdure.tasks.invocation import Invocation
+
+__all__ = [
+    "AlreadyAnswered",
+    "Answered",
+    "Block",
+    "CallToJudge",
+    "Conversation",
+    "ConversationBusy",
+    "Extension",
+    "Fenced",
+    "HandleExpired",
+    "InvalidValue",
+    "Invocation",
+    "ModelError",
+    "NotAnswered",
+    "NotFound",
+    "PerdureError",
+    "Registry",
+    "RequestConflict",
+    "RequestLimits",
+    "RetryPolicy",
+    "Rewrite",
+    "Session",
+    "SessionOwned",
+    "Settings",
+    "StorageError",
+    "Store",
+    "Submission",
+    "Task",
+    "Tool",
+    "ToolCall",
+    "UsageError",
+    "document",
+    "entry_kind",
+    "open",
+    "phase",
+    "run",
+    "section",
+    "store",
+    "tool",
+]

@@ -204,3 +204,8 @@ def _amount(lines: int, count: int) -> str:
     """ "1,234 lines, 56,789 bytes"; a part of one line is bytes only."""
     of_bytes = f"{count:,} byte{'s' if count != 1 else ''}"
     return f"{lines:,} line{'s' if lines != 1 else ''}, {of_bytes}" if lines else of_bytes
+
+
+def clip(text: str, most: int) -> str:
+    """The text if it has at most `most` characters, else its beginning and how many were left out."""
+    return text if len(text) <= most else f"{text[:most]}[… {len(text) - most:,} more characters]"

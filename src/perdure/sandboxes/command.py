@@ -24,8 +24,6 @@ from perdure.sandboxes import threads
 from perdure.sandboxes.guard import ENTER, SHELL, Guard
 from perdure.sandboxes.table import MARK_NAME, Brood, process
 
-#: Seconds between SIGTERM and SIGKILL.
-GRACE = 2.0
 #: Seconds that a call waits for its last processes and the end of its output: it returns within 0.5 s of its shell.
 LINGER = 0.45
 #: Seconds in which what outlived the shell may end by itself, as the other end of a pipe does, and all of its ending.
@@ -147,15 +145,17 @@ def _settle(future: asyncio.Future[None], value: None) -> None:
         future.set_result(value)
 
 
-async def supervise(command: Command, *, timeout: float, stopped: asyncio.Future[None], clock: Clock) -> Exit:
+async def supervise(
+    command: Command, *, timeout: float, grace: float, stopped: asyncio.Future[None], clock: Clock
+) -> Exit:
     """See a command through: until its shell ends, the time is over, somebody stops it, or its output finds no taker.
 
-    Returns at most GRACE + LINGER after that, whatever the processes do. To be run as a task that nobody cancels.
+    Returns at most `grace` + LINGER after that, whatever the processes do. To be run as a task that nobody cancels.
     """
     try:
         asked = await within(clock, timeout, command.exited, stopped, command.broken)
         if not command.exited.done():
-            await _terminate(command.brood, command.exited, clock)
+            await _terminate(command.brood, command.exited, grace, clock)
         patience = PATIENCE
         if not command.exited.done():
             command.brood.signal(signal.SIGKILL, ())
@@ -172,7 +172,7 @@ async def supervise(command: Command, *, timeout: float, stopped: asyncio.Future
     return Exit(code=command.code, timed_out=not asked, running=tuple(sorted(running)), stuck=tuple(sorted(stuck)))
 
 
-async def _terminate(brood: Brood, exited: asyncio.Future[None], clock: Clock) -> None:
+async def _terminate(brood: Brood, exited: asyncio.Future[None], grace: float, clock: Clock) -> None:
     """SIGTERM, and time to obey for all of them, not only for the shell."""
     given_up = threading.Event()
 
@@ -182,7 +182,7 @@ async def _terminate(brood: Brood, exited: asyncio.Future[None], clock: Clock) -
 
     gone = threads.start(terminate, "terminate")
     try:
-        await within(clock, GRACE, gone, exited, all_of_them=True)
+        await within(clock, grace, gone, exited, all_of_them=True)
     finally:
         given_up.set()
 

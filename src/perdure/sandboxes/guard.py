@@ -34,7 +34,9 @@ exec 3<&0 4>&- 5>&- 6>&- 7>&- 8>&- 9>&-
   done
   round=0
   for group in $live; do kill -s KILL -- "-$group"; round=20; done
-  while [ "$round" -gt 0 ] && found=$(grep -lsF -e "$1" /proc/[0-9]*/environ); do
+  while [ "$round" -gt 0 ]; do
+    found=$(grep -lsF -e "$1" /proc/[0-9]*/environ)
+    [ -n "$found" ] || break
     for file in $found; do pid=${file#/proc/}; kill -s KILL "${pid%/*}"; done
     round=$((round - 1))
   done

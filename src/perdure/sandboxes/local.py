@@ -24,13 +24,15 @@ from perdure.clock import Clock, SystemClock
 from perdure.errors import SandboxError, UsageError
 from perdure.sandbox import Exit, FileInfo
 from perdure.sandboxes import files, threads
-from perdure.sandboxes.command import GRACE, LIMIT, LINGER, Command, supervise, within
+from perdure.sandboxes.command import LIMIT, Command, supervise, within
 from perdure.sandboxes.environment import command_environment
 from perdure.sandboxes.guard import Guard
 from perdure.sandboxes.table import Brood, boot_id, process
 
 T = TypeVar("T")
 
+#: Seconds that a cancelled write waits for the disk.
+WRITE_GRACE = 2.5
 #: What Linux takes as one argument, with the zero at its end.
 MOST_COMMAND = 128 * 1024 - 1
 
@@ -50,7 +52,8 @@ class LocalSandbox:
     """Files below `root`, and commands that are ended by process group. See the module for what that covers.
 
     `environment` is what commands see, without what looks like a secret (`environment.is_secret`); that of this process
-    by default. `on_start` is told of each command before `run` waits for it. Sandboxes may share a `guard`.
+    by default. `on_start` is told of each command before `run` waits for it. `grace` is the time in seconds between SIGTERM
+    and SIGKILL. Sandboxes may share a `guard`.
     """
 
     id = "local:process-group"
@@ -63,6 +66,7 @@ class LocalSandbox:
         confined: bool = True,
         environment: Mapping[str, str] | None = None,
         on_start: Callable[[Started], None] | None = None,
+        grace: float = 2.0,
         guard: Guard | None = None,
     ) -> None:
         self.root = os.path.realpath(root)
@@ -72,6 +76,7 @@ class LocalSandbox:
         self._confined = confined
         self._environment = environment
         self._on_start = on_start
+        self._grace = grace
         self._guard = guard or Guard()
         self._writes = itertools.count(1)
 
@@ -100,7 +105,7 @@ class LocalSandbox:
             await asyncio.shield(writing)
         except asyncio.CancelledError:
             write.abandon()
-            await threads.joined(asyncio.ensure_future(within(self._clock, GRACE + LINGER, writing)))
+            await threads.joined(asyncio.ensure_future(within(self._clock, WRITE_GRACE, writing)))
             raise
 
     def _temporary(self) -> str:
@@ -125,12 +130,15 @@ class LocalSandbox:
     ) -> Exit:
         """Run `bash -c command` (`sh` where there is no bash). Returns at most 0.5 s after the shell ended.
 
-        Time-out, cancellation and an `output` that raises end it alike: SIGTERM, 2 s, SIGKILL, and at most 0.5 s more.
+        Time-out, cancellation and an `output` that raises end it alike: SIGTERM, `grace` seconds, SIGKILL, and at most
+        0.5 s more.
         What outlived the shell has 0.1 s to end by itself and is killed then.
         """
         running = await self._start(command, output, env, cwd)
         stopped: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        seeing = asyncio.ensure_future(supervise(running, timeout=timeout, stopped=stopped, clock=self._clock))
+        seeing = asyncio.ensure_future(
+            supervise(running, timeout=timeout, grace=self._grace, stopped=stopped, clock=self._clock)
+        )
         seeing.add_done_callback(lambda _: running.release())  # also when it was cancelled before it began
         try:
             return await asyncio.shield(seeing)

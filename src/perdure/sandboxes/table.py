@@ -161,7 +161,7 @@ def wait_any_end(targets: list[Process], milliseconds: int) -> None:
 def boot_id() -> str:
     """Names this run of the machine; empty where there is no such name. Start times of two runs cannot be compared."""
     try:
-        with open(f"{PROC}/sys/kernel/random/boot_id", encoding="ascii") as file:
+        with open(f"{PROC}/sys/kernel/random/boot_id", encoding="utf-8") as file:
             return file.read().strip()
     except OSError:
         return ""

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from perdure.deltas import apply
 from perdure.errors import NotFound
 from perdure.records import (
+    ROOT,
     Conversation,
     ConversationId,
     Document,
@@ -43,7 +44,7 @@ class Memory:
         self.published = State()
         self.tip_seq = opened.head
         self.published_seq = opened.head
-        self.next_id = opened.next_id
+        self.next_id = max(opened.next_id, ROOT + 1)
         #: The newest commit in flight; None once everything has landed.
         self.last_flight: Flight | None = None
         self.tip_shelves: dict[Owner, Shelf] = {("session", 0): {}} if opened.head == 0 else {}

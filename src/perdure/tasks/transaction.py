@@ -25,6 +25,7 @@ from perdure.records import (
     Running,
     Task,
     TaskId,
+    TaskState,
     Terminal,
     Waiting,
     WaitPolicy,
@@ -58,18 +59,24 @@ class TaskTransaction(Transaction):
         background: bool = False,
         phase: str | None = None,
         data: Any = None,
-        begun: Literal["safe", "unsafe"] | None = None,
+        intent: Literal["safe", "unsafe"] | None = None,
+        after: Task | None = None,
     ) -> Task:
         """Stage a task, owned by this commit's conversation unless another owner is named (K45).
 
-        `phase` and `data` start it later than its first phase; `begun` commits its intent at once (K24a).
+        `phase` and `data` start it later than its first phase; `intent` commits at once that its effect starts (K24a);
+        `after` has it wait until that task has ended.
         """
         if isinstance(definition, type):
             definition = definition()
         conversation, owner_task = self._task_owner(owner)
         if background and owner_task is not None:
             raise TaskRefused(f"task {definition.kind!r}: only tasks that a conversation owns can be background (K30)")
-        checkpoint = Checkpoint(phase=phase or definition.first_phase, data=data if begun else clean(data))
+        checkpoint = Checkpoint(phase=phase or definition.first_phase, data=clean(data))
+        begun = None if intent is None else Begun(attempt=1, replay=intent)
+        state: TaskState = Pending(checkpoint=checkpoint, begun=begun)
+        if after is not None:
+            state = Waiting(checkpoint=checkpoint, on=(after.id,), policy=AllSettled(), begun=begun)
         task = Task(
             id=TaskId(self.mint()),
             kind=definition.kind,
@@ -79,7 +86,7 @@ class TaskTransaction(Transaction):
             background=background,
             input=clean(input),
             at=self.now,
-            state=Pending(checkpoint=checkpoint, begun=None if begun is None else Begun(attempt=1, replay=begun)),
+            state=state,
         )
         self.put_task(task)
         return task
@@ -152,10 +159,11 @@ class InvocationTransaction(TaskTransaction):
         assert task is not None
         return task
 
-    def next(self, phase: Any, /, **data: Any) -> None:
-        """Go on with another phase, which is given `data`."""
-        checkpoint = Checkpoint(phase=_name_of(phase), data=clean(data))
-        self._move(evolve(self.own, state=Pending(checkpoint=checkpoint), attempt=0, first=False, crashes=0))
+    def next(self, phase: Any, /, *, intent: Literal["safe", "unsafe"] | None = None, **data: Any) -> None:
+        """Go on with another phase, which is given `data`. `intent` commits at once that its effect starts (K24a)."""
+        begun = None if intent is None else Begun(attempt=1, replay=intent)
+        state = Pending(checkpoint=Checkpoint(phase=_name_of(phase), data=clean(data)), begun=begun)
+        self._move(evolve(self.own, state=state, attempt=0, first=False, crashes=0))
 
     async def wait(
         self,

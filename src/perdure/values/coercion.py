@@ -176,7 +176,7 @@ def _struct_members(value: msgspec.Struct) -> dict[str, object]:
 def _turn_scalar(value: Any) -> object:
     match value:
         case JsonProxy():
-            return value.plain()
+            return value.lend()
         case Enum():
             return value.value
         # The bare methods of the built-in types: a subclass may have overridden its own.

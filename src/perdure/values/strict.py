@@ -29,8 +29,8 @@ class JsonProxy:
 
     __slots__ = ()
 
-    def plain(self) -> JSON:
-        """The value it stands for, already clean. Who gets it must not change it."""
+    def lend(self) -> JSON:
+        """The value it stands for, already clean. It is only lent: who gets it copies it at once and does not change it."""
         raise NotImplementedError
 
 
@@ -162,7 +162,7 @@ def copy(value: Any, depth: int) -> JSON:
     if kind is list or kind is tuple:
         return _copy_items(value, depth)
     if issubclass(kind, JsonProxy):
-        return copy(cast("JsonProxy", value).plain(), depth)
+        return copy(cast("JsonProxy", value).lend(), depth)
     raise _unjson(value)
 
 

@@ -1,0 +1,36 @@
+"""Adapters by name: the one table through which storages, models, schemas and sandboxes are loaded."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from perdure.schema import Schema
+
+ADAPTERS: Mapping[str, tuple[str, str]] = {
+    "storage:memory": ("perdure.backends.memory", "MemoryStorage"),
+    "storage:sqlite": ("perdure.backends.sqlite", "open_sqlite"),
+    "model:demo": ("perdure.providers.demo", "open_model"),
+    "schema": ("perdure.schemas.pydantic", "PydanticSchema"),
+    "sandbox:local": ("perdure.sandboxes.local", "LocalSandbox"),
+}
+
+
+def adapter(name: str) -> Callable[..., Any]:
+    """Load an adapter by its name in the table."""
+    module, attribute = ADAPTERS[name]
+    found: Callable[..., Any] = getattr(importlib.import_module(module), attribute)
+    return found
+
+
+class LazySchema:
+    """Describes functions with the schema adapter, which is loaded when the first tool is described."""
+
+    def __init__(self) -> None:
+        self._schema: Schema | None = None
+
+    def describe(self, function: Callable[..., Any], *, skip: tuple[str, ...] = ()) -> Any:
+        if self._schema is None:
+            self._schema = adapter("schema")()
+        return self._schema.describe(function, skip=skip)

@@ -1,0 +1,190 @@
+"""Opening stores and sessions."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from contextlib import asynccontextmanager
+from typing import Any, TypeVar
+
+import msgspec
+
+from perdure.app.adapters import ADAPTERS, LazySchema, adapter
+from perdure.app.session import Session
+from perdure.clock import Clock, SystemClock
+from perdure.errors import UsageError
+from perdure.harness.harness import Defaults, Harness, RequestLimits, Settings
+from perdure.harness.registry import Registry
+from perdure.harness.retry import RetryPolicy
+from perdure.model import Model
+from perdure.sandbox import Sandbox
+from perdure.schema import Schema
+from perdure.session.opening import open_line
+from perdure.storage import Storage
+from perdure.telemetry import Telemetry
+
+T = TypeVar("T")
+
+
+class Store:
+    """A store: any number of sessions. Made by `perdure.store`."""
+
+    def __init__(self, storage: Storage, options: Mapping[str, Any], clock: Clock, telemetry: Telemetry) -> None:
+        self.storage = storage
+        self._options = options
+        self._clock = clock
+        self._telemetry = telemetry
+
+    @asynccontextmanager
+    async def session(
+        self, key: str = "main", *, take_over: bool = False, kill: bool = False, **options: Any
+    ) -> AsyncIterator[Session]:
+        """Open a session to work in it. Raises SessionOwned while another live worker owns it, unless `take_over`."""
+        session = await open_session(
+            self.storage,
+            key,
+            clock=self._clock,
+            telemetry=self._telemetry,
+            take_over=take_over,
+            kill=kill,
+            **{**self._options, **options},
+        )
+        try:
+            yield session
+        finally:
+            await session.close()
+
+    async def sessions(self) -> list[Any]:
+        """Every session of the store."""
+        found: list[Any] = []
+        while page := await self.storage.sessions(after=found[-1].key if found else "", limit=100):
+            found.extend(page)
+        return found
+
+
+async def open_session(
+    storage: Storage,
+    key: str,
+    *,
+    clock: Clock,
+    telemetry: Telemetry,
+    registry: Registry | None = None,
+    model: str | Model | None = "demo",
+    models: Mapping[str, Model] | None = None,
+    sandbox: Sandbox | None = None,
+    schema: Schema | None = None,
+    settings: Settings | None = None,
+    limits: RequestLimits | None = None,
+    retry: RetryPolicy | None = None,
+    instructions: str = "",
+    progress_interval: float = 0.1,
+    take_over: bool = False,
+    kill: bool = False,
+) -> Session:
+    """Open a session on a storage that is open. `close` it when done."""
+    known = dict(models or {})
+    name = model if isinstance(model, str) or model is None else model.name
+    if model is not None and not isinstance(model, str):
+        known[model.name] = model
+    defaults = Defaults(
+        settings=msgspec.structs.replace(settings or Settings(), **({} if settings and settings.model else {"model": name})),
+        limits=limits or RequestLimits(),
+        retry=retry or RetryPolicy(),
+        instructions=instructions,
+        progress_interval=progress_interval,
+    )
+    line, crashed = await open_line(storage, key, clock=clock, telemetry=telemetry, take_over=take_over, kill=kill)
+    harness = Harness(
+        line,
+        registry or Registry(),
+        models=_finder(known, clock),
+        schema=schema or LazySchema(),
+        sandbox=sandbox,
+        defaults=defaults,
+    )
+    session = Session(line, harness)
+    try:
+        await session.start(crashed)
+    except BaseException:
+        await session.close()
+        raise
+    return session
+
+
+def _finder(known: dict[str, Model], clock: Clock) -> Callable[[str], Model | None]:
+    def find(name: str) -> Model | None:
+        found = known.get(name)
+        if found is None and f"model:{name.partition(':')[0]}" in ADAPTERS:
+            found = known[name] = adapter(f"model:{name.partition(':')[0]}")(name, clock)
+        return found
+
+    return find
+
+
+@asynccontextmanager
+async def store(
+    url: str | Storage, *, clock: Clock | None = None, telemetry: Telemetry | None = None, directory: str | None = None, **options: Any
+) -> AsyncIterator[Store]:
+    """Open a store: `"memory:"`, or the path of an SQLite file (made if it is new). Options are those of `perdure.open`."""
+    clock = clock or SystemClock()
+    telemetry = telemetry or Telemetry()
+    durability = options.pop("durability", "power")
+    storage = await open_storage(url, clock, telemetry, durability=durability) if isinstance(url, str) else url
+    if directory is not None:
+        options["sandbox"] = adapter("sandbox:local")(directory, clock=clock)
+    try:
+        yield Store(storage, options, clock, telemetry)
+    finally:
+        if isinstance(url, str):
+            await storage.close()
+
+
+async def open_storage(
+    url: str, clock: Clock, telemetry: Telemetry, *, durability: str = "power", mode: str = "own"
+) -> Storage:
+    """The storage that a URL names."""
+    scheme, _, rest = url.partition(":")
+    if scheme == "memory" and not rest:
+        found: Storage = adapter("storage:memory")(clock=clock)
+        return found
+    path = rest.removeprefix("//") if scheme == "sqlite" else url
+    if scheme in ("postgresql", "postgres", "jsonl") and rest:
+        raise UsageError(f"store {url!r}: there is no {scheme} backend in this version; use a file path, or memory:")
+    if not path:
+        raise UsageError(f"store {url!r} names no file: give a path, or memory:")
+    opened: Storage = await adapter("storage:sqlite")(path, clock=clock, telemetry=telemetry, durability=durability, mode=mode)
+    return opened
+
+
+@asynccontextmanager
+async def open(  # noqa: A001
+    url: str | Storage,
+    *,
+    session: str = "main",
+    take_over: bool = False,
+    kill: bool = False,
+    clock: Clock | None = None,
+    telemetry: Telemetry | None = None,
+    **options: Any,
+) -> AsyncIterator[Session]:
+    """Open one session of a store and work in it; see `Store.session` for several.
+
+    Options: `registry`, `model` (a name or a model), `models`, `directory` (where tools work), `sandbox`, `settings`, `limits`,
+    `retry`, `instructions`, `durability` ("power": a returned commit survives power loss; "process": only the process).
+    """
+    async with (
+        store(url, clock=clock, telemetry=telemetry, **options) as opened,
+        opened.session(session, take_over=take_over, kill=kill) as one,
+    ):
+        yield one
+
+
+def run(main: Callable[[], Coroutine[Any, Any, T]] | Coroutine[Any, Any, T]) -> T:
+    """Run a script's main coroutine. Raises UsageError on a running loop, where it could only freeze (I50)."""
+    coroutine = main() if callable(main) else main
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(coroutine)
+    coroutine.close()
+    raise UsageError("perdure.run() inside a running event loop would block it: await the coroutine instead")

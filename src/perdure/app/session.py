@@ -1,0 +1,191 @@
+"""An open session, as users hold it: line, tasks and harness in one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from perdure.errors import UsageError
+from perdure.harness.conversation import ConversationHandle
+from perdure.harness.harness import Harness
+from perdure.harness.intake import handlers, keyed, root
+from perdure.harness.registry import Registry
+from perdure.harness.stored import USAGE
+from perdure.harness.submissions import SubmissionHandle
+from perdure.records import ROOT, Conversation, ConversationId, Outcome, SubmissionId, TaskId, decode_conversation
+from perdure.session.change import Change
+from perdure.session.documents import DocumentToken
+from perdure.session.inbound import Intake
+from perdure.session.line import Commit, Line, forbid_inside_commit
+from perdure.session.opening import recover
+from perdure.session.reading import Attached, snapshot
+from perdure.settle.state import below
+from perdure.tasks.inspection import Inspection, inspect_state
+from perdure.tasks.questions import answer as answer_question
+from perdure.tasks.transaction import TaskTransaction
+
+
+class Session:
+    """One open session of a store. Made by `perdure.open`; closes with its block."""
+
+    def __init__(self, line: Line, harness: Harness) -> None:
+        self._line = line
+        self._harness = harness
+        self.telemetry = line.telemetry
+        self._handlers = handlers(harness)
+        self._intake = Intake(line, TaskTransaction, self._handlers)
+        self._closing: asyncio.Task[None] | None = None
+
+    # -- conversations ----------------------------------------------------------------------
+
+    async def root(self) -> ConversationHandle:
+        """The conversation that every session has, made on first use."""
+        if ROOT not in self._line.memory.published.conversations:
+            async with self._line.commit(TaskTransaction) as tx:
+                await root(tx)
+        return ConversationHandle(self._harness, ROOT)
+
+    async def conversation(self, key: str) -> ConversationHandle:
+        """Get or create a conversation by your own key. Durable on return."""
+        if not key or not isinstance(key, str):
+            raise UsageError(f"a conversation key is a text that is not empty, not {key!r}")
+        async with self._line.commit(TaskTransaction) as tx:
+            found = await keyed(tx, key)
+        return ConversationHandle(self._harness, found.id)
+
+    async def find(self, id: int) -> ConversationHandle:
+        """A conversation by id. Raises NotFound."""
+        found = await self._line.memory.conversation(ConversationId(id))
+        return ConversationHandle(self._harness, found.id)
+
+    async def conversations(self, *, before: int | None = None, limit: int = 20) -> list[Conversation]:
+        """The newest conversations, newest first."""
+        bodies = await self._line.storage.scan_conversations(self._line.session, before=before, limit=limit)
+        return [decode_conversation(body) for body in bodies]
+
+    def submission(self, id: int) -> SubmissionHandle:
+        """A submission by id, also after a restart; an unknown id raises NotFound when it is asked for."""
+        return SubmissionHandle(self._harness, SubmissionId(id))
+
+    # -- work -------------------------------------------------------------------------------
+
+    async def resume(self) -> None:
+        """Start scheduling: work that was accepted before goes on (K39)."""
+        await self._harness.scheduler.resume()
+
+    async def wait_idle(self) -> None:
+        """Wait until no ordinary task of any ownerless conversation is live. Starts the scheduler (K41)."""
+        await self._harness.scheduler.wait_idle()
+
+    async def wait_task(self, id: int) -> Outcome:
+        """How a task ended. Starts the scheduler. Raises NotFound."""
+        return await self._harness.scheduler.wait_task(TaskId(id))
+
+    async def abort_task(self, id: int, reason: str = "aborted by the user") -> Outcome:
+        """Mark a task for abort, a background one too, and wait until it has ended (K32)."""
+        forbid_inside_commit("abort_task()")
+        async with self._line.commit(TaskTransaction) as tx:
+            tx.abort_task(TaskId(id), reason)
+        return await self.wait_task(id)
+
+    async def retry(self, id: int) -> None:
+        """Let a held task go on: parked, uncertain or in recovery (H44)."""
+        await self._harness.scheduler.retry(TaskId(id))
+
+    async def answer(self, question: int, value: Any, *, by: str | None = None) -> None:
+        """Answer a question, at most once. Raises AlreadyAnswered, NotFound; then nothing changes (K37)."""
+        async with self._line.commit(TaskTransaction) as tx:
+            await answer_question(tx, TaskId(question), value, by=by)
+
+    def inspect(self) -> Inspection:
+        """Live tasks, queued and placed submissions, open questions, held reasons, as published (K38)."""
+        memory, scheduler = self._line.memory, self._harness.scheduler
+        fault = self._line.fault
+        storage = f"stopped: {fault}" if fault is not None else "full" if self._line.full else "ok"
+        return inspect_state(
+            self._line.session,
+            memory.published_seq,
+            memory.published,
+            detached=list(scheduler.detached.values()),
+            storage=storage,
+        )
+
+    def subtree(self, task: int) -> list[int]:
+        """Ids of the live tasks below a task, background ones included."""
+        return [item.id for item in below(self._line.memory.published, TaskId(task), background=True)]
+
+    async def install(self, registry: Registry) -> None:
+        """Publish another registry: new work uses it, held work that it fits goes on (H37, K34)."""
+        await self._harness.install(registry)
+
+    # -- state ------------------------------------------------------------------------------
+
+    def commit(self) -> Commit[TaskTransaction]:
+        """`async with session.commit() as tx`: a commit that belongs to no conversation."""
+        return self._line.commit(TaskTransaction)
+
+    async def snapshot(self, token: DocumentToken, *, key: str = "") -> Any:
+        """A copy of the present value of a session document; None where there is none."""
+        return await snapshot(self._line, token, 0, key)
+
+    async def attach(self, token: DocumentToken, *, key: str = "") -> Attached:
+        """A session document's value that follows each commit until it is closed (K43)."""
+        return await Attached.open(self._line, token, 0, key)
+
+    async def usage(self) -> dict[str, Any]:
+        """What all conversations used together (H17)."""
+        total: dict[str, Any] = USAGE.initial()
+        before: int | None = None
+        while page := await self.conversations(before=before, limit=100):
+            for conversation in page:
+                _add(total, await snapshot(self._line, USAGE, conversation.id, "") or {})
+            before = page[-1].id
+        return total
+
+    def observe(self, observer: Callable[[Change], None]) -> Callable[[], None]:
+        """Call `observer` with each commit after it was published, in order. It must not raise or wait. Returns how to stop."""
+        self._line.observers.append(observer)
+        return lambda: self._line.observers.remove(observer)
+
+    @property
+    def key(self) -> str:
+        return self._line.session
+
+    @property
+    def owner(self) -> Any:
+        """The worker that owns the session: this process."""
+        return self._line.storage.worker
+
+    # -- closing ----------------------------------------------------------------------------
+
+    async def close(self) -> None:
+        """Take nothing more in, stop and join what runs, write no outcome, give the claim back (K7).
+
+        Cancelling this cancels the wait only.
+        """
+        if self._closing is None:
+            self._closing = asyncio.get_running_loop().create_task(self._close(), name="perdure close")
+        await asyncio.shield(self._closing)
+
+    async def _close(self) -> None:
+        await self._intake.close()
+        await self._harness.scheduler.close()
+        self._harness.close()
+        await self._line.close()
+        if self._line.fault is None:
+            await self._line.storage.release(self._line.claim)
+
+    async def start(self, crashed: bool) -> None:
+        """The recovery commit (K46), then listening for what is handed in."""
+        await recover(self._line, crashed, TaskTransaction, self._handlers)
+        if self._line.storage.supports_processes:
+            self._intake.start()
+
+
+def _add(total: dict[str, Any], more: Mapping[str, Any]) -> None:
+    for name, value in more.items():
+        if isinstance(value, dict):
+            _add(total.setdefault(name, {}), value)
+        else:
+            total[name] = total.get(name, 0) + value

@@ -1,0 +1,136 @@
+"""What a write of the port is in SQL: pure functions from a write to a statement and its row.
+
+A row is known by `place(session) | id`: the session's number in the upper bits, the id within the session below.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from perdure.storage import (
+    PutBase,
+    PutConversation,
+    PutDelta,
+    PutDocument,
+    PutEntry,
+    PutSubmission,
+    PutTask,
+    Remove,
+    RemoveEntries,
+    TakeInbound,
+)
+
+Row = tuple[Any, ...]
+Statement = tuple[str, Row]
+
+#: Ids within a session have this many bits: 8 million sessions of a million million ids each.
+ID_BITS = 40
+LAST_ID = (1 << ID_BITS) - 1
+
+
+def place(session: int) -> int:
+    """Where the rows of a session begin."""
+    return session << ID_BITS
+
+
+COMMIT = 'INSERT INTO "commit" (id, commit_id) VALUES (?, ?)'
+ENTRY = "INSERT INTO entry (id, conversation, head, body) VALUES (?, ?, ?, ?)"
+TASK = (
+    "INSERT INTO task (id, live, ended, body) VALUES (?, ?, ?, ?) "
+    "ON CONFLICT (id) DO UPDATE SET live = excluded.live, ended = excluded.ended, body = excluded.body"
+)
+CONVERSATION = (
+    "INSERT INTO conversation (id, session, key, owner, parent, listed, body) VALUES (?, ?, ?, ?, ?, ?, ?) "
+    "ON CONFLICT (id) DO UPDATE SET key = excluded.key, owner = excluded.owner, parent = excluded.parent, "
+    "listed = excluded.listed, body = excluded.body"
+)
+SUBMISSION = (
+    "INSERT INTO submission (id, conversation, request_id, live, ended, body) VALUES (?, ?, ?, ?, ?, ?) "
+    "ON CONFLICT (id) DO UPDATE SET conversation = excluded.conversation, request_id = excluded.request_id, "
+    "live = excluded.live, ended = excluded.ended, body = excluded.body"
+)
+DOCUMENT = (
+    "INSERT INTO document (id, owner, scope, kind, key, retired, body) VALUES (?, ?, ?, ?, ?, ?, ?) "
+    "ON CONFLICT (id) DO UPDATE SET owner = excluded.owner, scope = excluded.scope, kind = excluded.kind, "
+    "key = excluded.key, retired = excluded.retired, body = excluded.body"
+)
+BASE = "INSERT OR REPLACE INTO base (document, seq, prune, body) VALUES (?, ?, ?, ?)"
+DELTA = "INSERT INTO delta (document, seq, body) VALUES (?, ?, ?)"
+TAKE = (
+    "INSERT INTO inbound (session, id, taken, body) VALUES (?, ?, ?, ?) "
+    "ON CONFLICT (session, id) DO UPDATE SET taken = excluded.taken, body = excluded.body"
+)
+REMOVE_ENTRIES = "DELETE FROM entry WHERE conversation = ? AND id > ?"
+REMOVE_INBOUND = "DELETE FROM inbound WHERE session = ? AND id = ?"
+REMOVE = {
+    "task": "DELETE FROM task WHERE id = ?",
+    "submission": "DELETE FROM submission WHERE id = ?",
+    "document": "DELETE FROM document WHERE id = ?",
+    "conversation": "DELETE FROM conversation WHERE id = ?",
+}
+
+#: Statements whose rows may wait, and be written in this order: tables know nothing of each other,
+#: and a base comes after the deltas that it may prune.
+PUTS = (COMMIT, ENTRY, DELTA, BASE, TASK, SUBMISSION, CONVERSATION, DOCUMENT, TAKE)
+
+
+def _put_conversation(at: int, seq: int, put: PutConversation) -> Statement:
+    owner = None if put.owner is None else at | put.owner
+    parent = None if put.parent is None else at | put.parent
+    return CONVERSATION, (at | put.id, at >> ID_BITS, put.key, owner, parent, put.listed, put.body)
+
+
+def _put_entry(at: int, seq: int, put: PutEntry) -> Statement:
+    return ENTRY, (at | put.id, at | put.conversation, put.head, put.body)
+
+
+def _put_task(at: int, seq: int, put: PutTask) -> Statement:
+    return TASK, (at | put.id, put.live, put.ended, put.body)
+
+
+def _put_submission(at: int, seq: int, put: PutSubmission) -> Statement:
+    return SUBMISSION, (at | put.id, at | put.conversation, put.request_id, put.live, put.ended, put.body)
+
+
+def _put_document(at: int, seq: int, put: PutDocument) -> Statement:
+    return DOCUMENT, (at | put.id, at | put.owner, put.scope, put.kind, put.key, put.retired, put.body)
+
+
+def _put_base(at: int, seq: int, put: PutBase) -> Statement:
+    return BASE, (at | put.document, seq, put.prune, put.body)
+
+
+def _put_delta(at: int, seq: int, put: PutDelta) -> Statement:
+    return DELTA, (at | put.document, seq, put.body)
+
+
+def _take_inbound(at: int, seq: int, take: TakeInbound) -> Statement:
+    return TAKE, (at >> ID_BITS, take.id, seq, take.body)
+
+
+def _remove(at: int, seq: int, remove: Remove) -> Statement:
+    if isinstance(remove.id, str):
+        return REMOVE_INBOUND, (at >> ID_BITS, remove.id)
+    return REMOVE[remove.table], (at | remove.id,)
+
+
+def _remove_entries(at: int, seq: int, remove: RemoveEntries) -> Statement:
+    return REMOVE_ENTRIES, (at | remove.conversation, at | remove.after)
+
+
+#: By type of the write: a function of (place, seq, write).
+STATEMENT: dict[type, Callable[[int, int, Any], Statement]] = {
+    PutConversation: _put_conversation,
+    PutEntry: _put_entry,
+    PutTask: _put_task,
+    PutSubmission: _put_submission,
+    PutDocument: _put_document,
+    PutBase: _put_base,
+    PutDelta: _put_delta,
+    TakeInbound: _take_inbound,
+    Remove: _remove,
+    RemoveEntries: _remove_entries,
+}
+#: Their statements stand where the batch has them: no put may pass them.
+REMOVALS = frozenset({Remove, RemoveEntries})

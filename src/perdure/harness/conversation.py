@@ -1,0 +1,187 @@
+"""The handle of a conversation: compare it by id, it holds no state (K10)."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING, Any, Literal
+
+from perdure.errors import UsageError
+from perdure.harness.generation import ABORTED_AT
+from perdure.harness.harness import Settings, overlay
+from perdure.harness.runs import run_of, withdraw
+from perdure.harness.stored import AGENT, LIVE, USAGE
+from perdure.harness.submissions import SubmissionHandle, WhenBusy, submit_input, submit_write
+from perdure.messages import UserMessage
+from perdure.records import Conversation, ConversationId, Entry, EntryId, Queued, Submission, Task
+from perdure.session.documents import DocumentToken
+from perdure.session.line import Commit, Line, forbid_inside_commit
+from perdure.session.reading import Attached, snapshot, snapshot_as_of
+from perdure.session.transaction import EntryKind
+from perdure.settle.state import evolve, traverse
+from perdure.tasks.transaction import QUESTION, TaskTransaction
+
+if TYPE_CHECKING:
+    from perdure.harness.harness import Harness
+
+
+class ConversationHandle:
+    """One conversation of an open session."""
+
+    def __init__(self, harness: Harness, id: ConversationId) -> None:
+        self._harness = harness
+        self.id = id
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ConversationHandle) and other.id == self.id and other._harness.line is self._harness.line
+
+    def __hash__(self) -> int:
+        return hash(self.id)
+
+    def __repr__(self) -> str:
+        return f"<conversation {self.id} of session {self._line.session!r}>"
+
+    @property
+    def _line(self) -> Line:
+        return self._harness.line
+
+    # -- handing in -------------------------------------------------------------------------
+
+    async def submit(
+        self, content: str | UserMessage, *, request_id: str | None = None, when_busy: WhenBusy = "follow_up"
+    ) -> SubmissionHandle:
+        """Hand in an input for the model to answer; durable on return. Starts the scheduler.
+
+        While a run is live, `follow_up` waits for its final answer, `steer` joins it after the current tool round,
+        `reject` raises ConversationBusy. The same `request_id` returns the first submission, also after a restart;
+        with another body it raises RequestConflict.
+        """
+        if when_busy not in ("follow_up", "steer", "reject"):
+            raise UsageError(f"when_busy={when_busy!r}: use 'follow_up', 'steer' or 'reject'")
+        await self._harness.scheduler.resume()
+        async with self.commit() as tx:
+            item = await submit_input(
+                self._harness, tx, self.id, content, request_id=request_id, when_busy=when_busy
+            )
+        return SubmissionHandle(self._harness, item.id)
+
+    async def write(self, kind: EntryKind, data: Any = None, *, request_id: str | None = None) -> SubmissionHandle:
+        """Hand in an entry without asking the model; durable on return. While a run is live it waits for the next boundary."""
+        async with self.commit() as tx:
+            item = await submit_write(self._harness, tx, self.id, kind.name, data, request_id=request_id)
+        return SubmissionHandle(self._harness, item.id)
+
+    async def abort(
+        self, *, background: bool = False, queue: Literal["withdraw", "keep"] = "withdraw", reason: str = "aborted by the user"
+    ) -> None:
+        """Stop ordinary work; returns when everything that was marked has ended (K32).
+
+        Queued inputs are withdrawn unless `queue="keep"`; queued writes stay. `background` also crosses background boundaries.
+        """
+        forbid_inside_commit("abort()")
+        async with self.commit() as tx:
+            marked = await abort_conversation(tx, self.id, background=background, keep=queue == "keep", reason=reason)
+        published = self._line.memory
+        if marked:
+            await self._harness.scheduler.until(lambda: not any(id in published.published.tasks for id in marked))
+
+    async def configure(self, **settings: Any) -> None:
+        """Set this conversation's own settings (see `Settings`); None takes the session's again. Durable on return."""
+        async with self.commit() as tx:
+            own = await tx.doc(AGENT)
+            for name, value in settings.items():
+                if value is None:
+                    own.pop(name, None)
+                else:
+                    own[name] = list(value) if isinstance(value, tuple) else value
+            overlay(Settings(), await tx.snapshot(AGENT, self.id))
+
+    async def fork(self, at: EntryId, *, key: str | None = None) -> ConversationHandle:
+        """A new conversation that sees this one through entry `at` (K15). Copies no entry."""
+        async with self.commit() as tx:
+            child = await tx.fork(self.id, at, key=key)
+        return ConversationHandle(self._harness, child.id)
+
+    def commit(self) -> Commit[TaskTransaction]:
+        """`async with chat.commit() as tx`: entries, documents and tasks of this conversation, together or not at all."""
+        return self._line.commit(lambda line: TaskTransaction(line, self.id))
+
+    # -- reading ----------------------------------------------------------------------------
+
+    @property
+    def busy(self) -> bool:
+        """Whether a run is live, as published (K40)."""
+        return run_of(self._line.memory.published, self.id) is not None
+
+    async def wait_idle(self) -> None:
+        """Wait until no ordinary task of this conversation is live. Starts the scheduler (K41)."""
+        await self._harness.scheduler.wait_idle(self.id)
+
+    async def record(self) -> Conversation:
+        """The conversation's record. Raises NotFound."""
+        return await self._line.memory.conversation(self.id)
+
+    async def entries(self, *, before: EntryId | None = None, limit: int = 100) -> list[Entry]:
+        """A page of the entries that this conversation sees, newest first (K16)."""
+        return await self._line.memory.entries(await self.record(), before=before, limit=limit)
+
+    async def history(self) -> AsyncIterator[Entry]:
+        """Every entry that this conversation sees, newest first, page by page."""
+        before: EntryId | None = None
+        while page := await self.entries(before=before):
+            for entry in page:
+                yield entry
+            before = page[-1].id
+
+    async def snapshot(self, token: DocumentToken, *, key: str = "") -> Any:
+        """A copy of the present value of a document of this conversation or of the session; None where there is none (K20)."""
+        owner = 0 if token.scope == "session" else self.id
+        return await snapshot(self._line, token, owner, key)
+
+    async def snapshot_as_of(self, token: DocumentToken, at: EntryId, *, key: str = "") -> Any:
+        """A rewindable document as it was after the commit that wrote entry `at` (K20)."""
+        return await snapshot_as_of(self._line, token, self.id, key, at)
+
+    async def attach(self, token: DocumentToken, *, key: str = "") -> Attached:
+        """A read-only value that follows each commit until it is closed (K43)."""
+        owner = 0 if token.scope == "session" else self.id
+        return await Attached.open(self._line, token, owner, key)
+
+    async def live(self) -> dict[str, Any] | None:
+        """What the live run shows: round, attempt, partial answer, retry, open tool calls. None while idle."""
+        run = run_of(self._line.memory.published, self.id)
+        return None if run is None else await snapshot(self._line, LIVE, run.id, "")
+
+    async def usage(self) -> dict[str, Any]:
+        """What this conversation used, by model and by tool (H17)."""
+        return await self.snapshot(USAGE) or USAGE.initial()
+
+    async def settings(self) -> Settings:
+        """The settings in force."""
+        return overlay(self._harness.defaults.settings, await self.snapshot(AGENT))
+
+    def inbox(self) -> list[Submission]:
+        """Queued submissions, oldest first, as published."""
+        published = self._line.memory.published
+        return [published.submissions[id] for id in published.queued.get(self.id, ())]
+
+    def questions(self) -> list[Task]:
+        """Open questions of this conversation's ordinary work, as published (K37)."""
+        return [task for task in self._line.memory.published.ordinary(self.id) if task.kind == QUESTION]
+
+
+async def abort_conversation(
+    tx: TaskTransaction, conversation: ConversationId, *, background: bool, keep: bool, reason: str
+) -> list[Any]:
+    """Withdraw queued inputs and mark what is live; returns the ids of the tasks that were marked (K32)."""
+    await tx.use(conversation)
+    run = run_of(tx.candidate, conversation)
+    if run is not None:
+        tx.put_task(evolve(run, memos={**run.memos, ABORTED_AT: tx.next_id - 1}))
+    if not keep:
+        for item in tx.candidate.queued(conversation):
+            if item.type == "input" and isinstance(item.state, Queued):
+                withdraw(tx, item, reason)
+    tasks = list(traverse(tx.memory.tip, conversation, background=background))
+    for task in tasks:
+        tx.abort_task(task.id, reason)
+    return [task.id for task in tasks]

@@ -1,0 +1,164 @@
+"""What is installed: tools, tasks and sections, in named bundles (H37)."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, Literal, overload
+
+import msgspec
+
+from perdure.errors import NotFound, UsageError
+from perdure.tasks.definition import Definitions, TaskDefinition
+
+Replay = Literal["safe", "unsafe"]
+Keep = Literal["head", "tail", "both"]
+
+#: The time limit of a tool call, in seconds (H43).
+TOOL_TIMEOUT = 30.0
+
+
+class Tool(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+    """A function that a model may call.
+
+    `replay="safe"` says that the whole call can be repeated after an interruption; the default never is (H19).
+    `sequential` calls of a round run one after another. `keep` says which part of too long an output stays (H21).
+    """
+
+    name: str
+    function: Callable[..., Any]
+    replay: Replay = "unsafe"
+    timeout: float = TOOL_TIMEOUT
+    sequential: bool = False
+    keep: Keep = "head"
+
+    @property
+    def takes_call(self) -> bool:
+        """Whether the first parameter is the call itself."""
+        first = next(iter(inspect.signature(self.function).parameters), None)
+        return first == "call"
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """The plain function, for tests and direct use."""
+        return self.function(*args, **kwargs)
+
+
+@overload
+def tool(function: Callable[..., Any], /) -> Tool: ...
+@overload
+def tool(
+    *,
+    name: str | None = None,
+    replay: Replay = "unsafe",
+    timeout: float = TOOL_TIMEOUT,
+    sequential: bool = False,
+    keep: Keep = "head",
+) -> Callable[[Callable[..., Any]], Tool]: ...
+def tool(
+    function: Callable[..., Any] | None = None,
+    /,
+    *,
+    name: str | None = None,
+    replay: Replay = "unsafe",
+    timeout: float = TOOL_TIMEOUT,
+    sequential: bool = False,
+    keep: Keep = "head",
+) -> Tool | Callable[[Callable[..., Any]], Tool]:
+    """Make a function a tool: its signature and docstring say what the model is told.
+
+    A first parameter named `call` is given the call (`perdure.ToolCall`) and is not part of the schema.
+    Synchronous functions run in a thread of their own.
+    """
+
+    def make(function: Callable[..., Any]) -> Tool:
+        if timeout <= 0:
+            raise UsageError(f"tool {function.__name__!r}: timeout must be positive, not {timeout}")
+        return Tool(
+            name=name or function.__name__, function=function, replay=replay, timeout=timeout, sequential=sequential, keep=keep
+        )
+
+    return make if function is None else make(function)
+
+
+class Section(msgspec.Struct, frozen=True):
+    """A named part of the system prompt."""
+
+    name: str
+    text: str
+
+
+def section(name: str, text: str) -> Section:
+    """A named part of the system prompt."""
+    return Section(name, text)
+
+
+class Block(msgspec.Struct, frozen=True):
+    """A hook's answer: the call does not run; the model is told why."""
+
+    reason: str
+
+
+class Rewrite(msgspec.Struct, frozen=True):
+    """A hook's answer: the call runs with these arguments."""
+
+    arguments: dict[str, Any]
+
+
+class CallToJudge(msgspec.Struct, frozen=True, kw_only=True):
+    """What a before_tool hook sees: a call that passed the gate's own checks, before its intent is committed."""
+
+    conversation: int
+    name: str
+    arguments: dict[str, Any]
+
+
+BeforeTool = Callable[[CallToJudge], Awaitable[Block | Rewrite | None]]
+
+
+class Extension(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+    """A named bundle of tools, tasks, prompt sections and hooks."""
+
+    name: str
+    tools: Sequence[Tool] = ()
+    tasks: Sequence[TaskDefinition | type[TaskDefinition]] = ()
+    sections: Sequence[Section] = ()
+    before_tool: Sequence[BeforeTool] = ()
+
+
+class Registry:
+    """What is installed, published as one immutable state: build a new one to change it."""
+
+    def __init__(self, extensions: Sequence[Extension] = ()) -> None:
+        self.extensions = tuple(extensions)
+        self.tools: Mapping[str, Tool] = _unique(
+            "tool", [(tool.name, tool) for extension in extensions for tool in extension.tools]
+        )
+        self.tasks: Mapping[str, TaskDefinition] = _unique(
+            "task", [(task.kind, _instance(task)) for extension in extensions for task in extension.tasks]
+        )
+        self.sections = tuple(section for extension in extensions for section in extension.sections)
+        self.before_tool = tuple(hook for extension in extensions for hook in extension.before_tool)
+
+    def definitions(self, built_in: Sequence[TaskDefinition]) -> Definitions:
+        """Its tasks and the built-in ones, by kind."""
+        return Definitions({**self.tasks, **{task.kind: task for task in built_in}})
+
+    def tool(self, name: str) -> Tool:
+        """Raises NotFound naming what there is."""
+        found = self.tools.get(name)
+        if found is None:
+            raise NotFound(f"no tool named {name!r}; installed: {', '.join(sorted(self.tools)) or 'none'}")
+        return found
+
+
+def _instance(task: TaskDefinition | type[TaskDefinition]) -> TaskDefinition:
+    return task() if isinstance(task, type) else task
+
+
+def _unique(what: str, items: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, item in items:
+        if name in found:
+            raise UsageError(f"two extensions bring a {what} named {name!r}: rename one")
+        found[name] = item
+    return found

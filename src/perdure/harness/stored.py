@@ -1,0 +1,33 @@
+"""What conversations store: the kinds of their entries, and their documents (H42)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from perdure.session.documents import declare
+from perdure.session.transaction import EntryKind
+
+USER = EntryKind("perdure.user")
+ASSISTANT = EntryKind("perdure.assistant")
+TOOL_RESULT = EntryKind("perdure.tool_result")
+RESET = EntryKind("perdure.reset")
+
+#: The kinds of the built-in tasks.
+GENERATION = "perdure.generation"
+TOOL = "perdure.tool"
+
+
+def _live() -> Any:
+    return {"round": 0, "attempt": 0, "text": "", "thinking": "", "retry": None, "tools": {}}
+
+
+#: What a run shows while it works: it belongs to the run's generation task and ends with it (K22, K40).
+#: `text` and `thinking` are the committed part of the answer that streams now; `retry` is {"kind", "message", "at"} while one waits;
+#: `tools` maps the id of each open tool task to {"name", "call", "output", "details", "diagnostics"}.
+LIVE = declare("perdure.live", scope="task", initial=_live)
+
+#: What a conversation used: {"models": {name: {"requests", "unknown", bucket…}}, "tools": {name: {"calls", "errors"}}} (H17).
+USAGE = declare("perdure.usage", initial=lambda: {"models": {}, "tools": {}})
+
+#: A conversation's own settings over the session's: model, tools, instructions, steering, follow_up, max_rounds (H31).
+AGENT = declare("perdure.agent", history="rewindable", fork="as_of", initial=dict)

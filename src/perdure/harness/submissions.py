@@ -1,0 +1,212 @@
+"""Handing something to a conversation (H1 to H7), staged in one commit; and the handle that waits for it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
+
+import msgspec
+
+from perdure.errors import ConversationBusy, InboxFull, NotFound
+from perdure.harness.runs import place_due, place_write, run_of, start_run, withdraw
+from perdure.inbox.admission import digest_of, find_request, queued
+from perdure.messages import Message, UserMessage, text_of
+from perdure.messages import user as user_text
+from perdure.records import (
+    ConversationId,
+    Done,
+    Entry,
+    EntryId,
+    Held,
+    Placed,
+    Queued,
+    Submission,
+    SubmissionId,
+    Unanswered,
+    UnansweredReason,
+    decode_entry,
+    decode_submission,
+)
+from perdure.session.line import forbid_inside_commit
+from perdure.tasks.transaction import TaskTransaction
+from perdure.values import clean
+
+if TYPE_CHECKING:
+    from perdure.harness.harness import Harness
+
+WhenBusy = Literal["follow_up", "steer", "reject"]
+
+
+class Answered(msgspec.Struct, frozen=True, kw_only=True):
+    """Settled as done. `entry` is where it was placed; an input has its `answer` entry, a write none."""
+
+    entry: EntryId
+    answer: Entry | None
+
+    @property
+    def text(self) -> str:
+        """The answer's text."""
+        messages: tuple[Message, ...] = () if self.answer is None else self.answer.messages
+        return "".join(map(text_of, messages))
+
+
+class NotAnswered(msgspec.Struct, frozen=True, kw_only=True):
+    """Settled without an answer, and why (H15)."""
+
+    reason: UnansweredReason
+    detail: str
+    entry: EntryId | None = None
+
+
+Settled = Answered | NotAnswered
+
+
+async def submit_input(
+    harness: Harness,
+    tx: TaskTransaction,
+    conversation: ConversationId,
+    content: str | UserMessage,
+    *,
+    request_id: str | None,
+    when_busy: WhenBusy,
+) -> Submission:
+    """Admit an input. Idle with an empty inbox: entry, placed submission, generation task and live run in this commit (H3).
+
+    Raises ConversationBusy, RequestConflict, InboxFull, NotFound; then nothing is staged.
+    """
+    message = user_text(content) if isinstance(content, str) else content
+    body = clean(msgspec.to_builtins(message))
+    digest = digest_of("input", body)
+    await tx.use(conversation)
+    if request_id is not None:
+        found = await find_request(tx, conversation, request_id, digest)
+        if found is not None:
+            return found
+    busy = run_of(tx.candidate, conversation) is not None
+    if busy and when_busy == "reject":
+        raise ConversationBusy(f"conversation {conversation} is answering: wait for it, or submit as follow_up or steer")
+    waiting = tx.candidate.queued(conversation)
+    await _check_room(harness, tx, conversation, len(waiting) if busy else 0)
+    mode = "steer" if when_busy == "steer" else "follow_up"
+    item = queued(tx, conversation, "input", body, request_id=request_id, body=digest, mode=mode)
+    if not busy and not waiting:
+        await start_run(harness, tx, conversation, [item])
+    else:
+        tx.put_submission(item)
+        if not busy:  # a failed run left the inbox alone: the oldest goes first (H6)
+            await place_due(harness, tx, conversation, "idle", None)
+    return tx.candidate.submissions[item.id]
+
+
+async def submit_write(
+    harness: Harness, tx: TaskTransaction, conversation: ConversationId, kind: str, data: Any, *, request_id: str | None
+) -> Submission:
+    """Admit an entry that asks no model: written at once when idle, at the next boundary when busy (H4)."""
+    content = clean({"kind": kind, "data": data})
+    digest = digest_of("write", content)
+    await tx.use(conversation)
+    if request_id is not None:
+        found = await find_request(tx, conversation, request_id, digest)
+        if found is not None:
+            return found
+    waiting = tx.candidate.queued(conversation)
+    busy = run_of(tx.candidate, conversation) is not None
+    await _check_room(harness, tx, conversation, len(waiting) if busy else 0)
+    item = queued(tx, conversation, "write", content, request_id=request_id, body=digest)
+    if busy:
+        tx.put_submission(item)
+    else:
+        place_write(tx, item)
+    return tx.candidate.submissions[item.id]
+
+
+async def _check_room(harness: Harness, tx: TaskTransaction, conversation: ConversationId, waiting: int) -> None:
+    if waiting:
+        most = (await harness.settings(tx, conversation)).max_queued
+        if waiting >= most:
+            raise InboxFull(f"conversation {conversation} holds {waiting} queued submissions, which is its limit: wait for some")
+
+
+Withdrawal = Literal["aborted", "already_placed", "settled"]
+
+
+async def withdraw_submission(tx: TaskTransaction, id: SubmissionId) -> Withdrawal:
+    """Take a queued submission back, whatever its type (H7). Raises NotFound."""
+    item = tx.candidate.submission(id)
+    if item is None:
+        await tx.line.flushed()
+        if await tx.line.storage.read_submission(tx.line.session, id) is None:
+            raise NotFound(f"no submission {id} in session {tx.line.session!r}")
+        return "settled"
+    match item.state:
+        case Queued():
+            withdraw(tx, item, "withdrawn")
+            return "aborted"
+        case Placed():
+            return "already_placed"
+        case _:
+            return "settled"
+
+
+class SubmissionHandle:
+    """A submission by id. Holds no state: it can be found again after a restart with `session.submission(id)`."""
+
+    def __init__(self, harness: Harness, id: SubmissionId) -> None:
+        self._harness = harness
+        self.id = id
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, SubmissionHandle) and other.id == self.id and other._harness.line is self._harness.line
+
+    def __hash__(self) -> int:
+        return hash(self.id)
+
+    async def wait(self) -> Settled:
+        """How it was settled. Starts the scheduler. Cancelling the wait cancels nothing else (K33)."""
+        published = self._harness.line.memory
+        await self._harness.scheduler.until(lambda: self.id not in published.published.submissions)
+        record = await self._stored()
+        match record.state:
+            case Done(entry=entry, answer=answer):
+                found = None if answer is None else await self._harness.line.storage.read_entry(self._session, answer)
+                return Answered(entry=entry, answer=None if found is None else decode_entry(found))
+            case Unanswered(reason=reason, detail=detail, entry=entry):
+                return NotAnswered(reason=reason, detail=detail, entry=entry)
+            case _:
+                raise NotFound(f"submission {self.id} is not settled")
+
+    async def status(self) -> str:
+        """`queued`, `running`, `held(reason)`, `done` or `unanswered(reason)`. Never waits for work, starts nothing (K39)."""
+        published = self._harness.line.memory.published
+        record = published.submissions.get(self.id) or await self._stored()
+        match record.state:
+            case Placed(run=run):
+                held = self._held(run)
+                return f"held({held})" if held else "running"
+            case Unanswered(reason=reason):
+                return f"unanswered({reason})"
+            case state:
+                return type(state).__name__.lower()
+
+    async def abort(self) -> Withdrawal:
+        """Withdraw it while it is queued; says `aborted`, `already_placed` or `settled` (H7)."""
+        async with self._harness.line.commit(TaskTransaction) as tx:
+            return await withdraw_submission(tx, self.id)
+
+    def _held(self, run: Any) -> str | None:
+        published = self._harness.line.memory.published
+        for id in (run, *published.children.get(run, ())):
+            task = published.tasks.get(id)
+            if task is not None and isinstance(task.state, Held):
+                return task.state.reason
+        return None
+
+    @property
+    def _session(self) -> str:
+        return self._harness.line.session
+
+    async def _stored(self) -> Submission:
+        forbid_inside_commit("reading a submission")
+        body = await self._harness.line.storage.read_submission(self._session, self.id)
+        if body is None:
+            raise NotFound(f"no submission {self.id} in session {self._session!r}")
+        return decode_submission(body)

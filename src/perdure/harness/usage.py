@@ -1,0 +1,37 @@
+"""What was used (H17): disjoint buckets, unknown as unknown."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from perdure.model import Usage
+
+BUCKETS = ("input", "cache_read", "cache_write", "output", "reasoning", "cost")
+
+
+def add_request(document: Any, model: str, usage: Usage | None) -> None:
+    """Count one attempt of a model request in a draft of the usage document. An attempt whose use is unknown is counted as that."""
+    models = document["models"]
+    if model not in models:
+        models[model] = {"requests": 0, "unknown": 0}
+    totals = models[model]
+    totals["requests"] = totals["requests"] + 1
+    known = False
+    for bucket in BUCKETS:
+        value = None if usage is None else getattr(usage, bucket)
+        if value is not None:
+            known = True
+            totals[bucket] = totals.get(bucket, 0) + value
+    if not known:
+        totals["unknown"] = totals["unknown"] + 1
+
+
+def add_call(document: Any, tool: str, *, error: bool) -> None:
+    """Count one finished tool call."""
+    tools = document["tools"]
+    if tool not in tools:
+        tools[tool] = {"calls": 0, "errors": 0}
+    totals = tools[tool]
+    totals["calls"] = totals["calls"] + 1
+    if error:
+        totals["errors"] = totals["errors"] + 1

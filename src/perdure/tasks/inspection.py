@@ -1,0 +1,127 @@
+"""`inspect()`: what is going on in a session at one point of its line (K38). Runs no task code."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from perdure.records import Held, Running, Seq, Submission, Task, Waiting
+from perdure.settle.state import State
+from perdure.tasks.transaction import QUESTION
+
+
+class TaskInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A live task. `state` is its name; `reason` and `detail` say why it is held; `on` what it waits for."""
+
+    id: int
+    kind: str
+    conversation: int
+    state: str
+    owner: int | None = None
+    phase: str | None = None
+    attempt: int = 0
+    begun: bool = False
+    background: bool = False
+    aborting: bool = False
+    reason: str | None = None
+    detail: str | None = None
+    on: tuple[int, ...] = ()
+    crashes: int = 0
+    label: str | None = None
+
+
+class SubmissionInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A queued or placed submission."""
+
+    id: int
+    conversation: int
+    type: str
+    state: str
+    mode: str
+    request_id: str | None = None
+
+
+class QuestionInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """An open question."""
+
+    id: int
+    conversation: int
+    payload: Any
+    asker: int | None = None
+    deadline: float | None = None
+
+
+class Inspection(msgspec.Struct, frozen=True, kw_only=True):
+    """Live work at commit `seq`. `detached` are tasks whose stopped code still runs without any right to commit."""
+
+    session: str
+    seq: Seq
+    tasks: list[TaskInfo]
+    submissions: list[SubmissionInfo]
+    questions: list[QuestionInfo]
+    detached: list[int] = []
+    storage: str = "ok"
+
+    @property
+    def held(self) -> list[TaskInfo]:
+        """Tasks that wait for someone, with their reasons."""
+        return [task for task in self.tasks if task.state == "held"]
+
+
+def inspect_state(session: str, seq: Seq, state: State, *, detached: list[int], storage: str = "ok") -> Inspection:
+    """Describe published state."""
+    tasks = [state.tasks[id] for id in sorted(state.tasks)]
+    return Inspection(
+        session=session,
+        seq=seq,
+        tasks=[_task(task) for task in tasks],
+        submissions=[_submission(state.submissions[id]) for id in sorted(state.submissions)],
+        questions=[_question(task) for task in tasks if task.kind == QUESTION],
+        detached=sorted(detached),
+        storage=storage,
+    )
+
+
+def _task(task: Task) -> TaskInfo:
+    state = task.state
+    checkpoint = getattr(state, "checkpoint", None)
+    return TaskInfo(
+        id=task.id,
+        kind=task.kind,
+        conversation=task.conversation,
+        state=type(state).__name__.lower(),
+        owner=task.owner,
+        phase=None if checkpoint is None else checkpoint.phase,
+        attempt=task.attempt,
+        begun=isinstance(state, Running) and state.begun is not None,
+        background=task.background,
+        aborting=task.abort is not None,
+        reason=state.reason if isinstance(state, Held) else None,
+        detail=state.detail if isinstance(state, Held) else None,
+        on=tuple(state.on) if isinstance(state, Waiting) else (),
+        crashes=task.crashes,
+        label=task.input.get("name") if isinstance(task.input, dict) else None,
+    )
+
+
+def _submission(item: Submission) -> SubmissionInfo:
+    return SubmissionInfo(
+        id=item.id,
+        conversation=item.conversation,
+        type=item.type,
+        state=type(item.state).__name__.lower(),
+        mode=item.mode,
+        request_id=item.request_id,
+    )
+
+
+def _question(task: Task) -> QuestionInfo:
+    policy = task.state.policy if isinstance(task.state, Waiting) else None
+    return QuestionInfo(
+        id=task.id,
+        conversation=task.conversation,
+        payload=task.input["payload"],
+        asker=task.owner,
+        deadline=getattr(policy, "deadline", None),
+    )
