@@ -1,0 +1,140 @@
+"""Real processes: each test marks those that it starts, so that what is left of them can be found, and is ended."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from perdure.sandboxes.local import LocalSandbox
+from perdure.testing.processes import Child, find_process
+
+HARNESS = Path(__file__).with_name("harness.py")
+NOBODY = 65534
+TOKEN = "PERDURE_TEST_TOKEN"
+
+
+class Processes:
+    """The living processes that carry a test's token in their environment."""
+
+    def __init__(self, token: str) -> None:
+        self.token = token
+
+    def alive(self) -> set[int]:
+        return {int(name) for name in os.listdir("/proc") if name.isdigit() and self._is_ours(int(name))}
+
+    def _is_ours(self, pid: int) -> bool:
+        try:
+            marked = f"{TOKEN}={self.token}".encode() in Path(f"/proc/{pid}/environ").read_bytes()
+        except OSError:
+            return False
+        row = find_process(pid)
+        return marked and row is not None and row.living
+
+    def wait_gone(self, seconds: float) -> set[int]:
+        """Return when none lives, or what does after that time."""
+        until = time.monotonic() + seconds
+        while (alive := self.alive()) and time.monotonic() < until:
+            wait_end(alive.pop(), until - time.monotonic())
+        return self.alive()
+
+    def kill(self) -> None:
+        for pid in self.alive():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+
+def wait_end(pid: int, seconds: float) -> bool:
+    """Whether a process, of whomever, ended in that time."""
+    try:
+        handle = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return True
+    try:
+        poll = select.poll()
+        poll.register(handle, select.POLLIN)
+        return bool(poll.poll(max(0.0, seconds) * 1000))
+    finally:
+        os.close(handle)
+
+
+class Harness:
+    """A process of its own that runs one command and tells about it; see harness.py."""
+
+    def __init__(self, child: Child) -> None:
+        self.child = child
+        self.events: list[dict[str, Any]] = []
+
+    def until(self, key: str) -> Any:
+        """The value of the next event that has this key."""
+        while True:
+            event = json.loads(self.child.read_line())
+            self.events.append(event)
+            if key in event:
+                return event[key]
+
+    def until_output(self, text: str) -> None:
+        while text not in self.output:
+            self.until("output")
+
+    @property
+    def output(self) -> str:
+        return "".join(event.get("output", "") for event in self.events)
+
+
+@pytest.fixture
+def processes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Processes]:
+    found = Processes(f"{os.getpid()}-{request.node.name}")
+    monkeypatch.setenv(TOKEN, found.token)
+    yield found
+    found.kill()
+
+
+@pytest.fixture
+def sandbox(tmp_path: Path, processes: Processes) -> Iterator[LocalSandbox]:
+    made = LocalSandbox(tmp_path)
+    yield made
+    made.close()
+
+
+@pytest.fixture(params=["same user", "unprivileged"])
+def uid(request: pytest.FixtureRequest) -> int | None:
+    """Whom a harness becomes before it does anything: nobody else, or nobody, which only root may."""
+    if request.param == "same user":
+        return None
+    if os.getuid() != 0:
+        pytest.skip("only root can become another user; the other variant of this test is the unprivileged one")
+    return NOBODY
+
+
+@pytest.fixture
+def root(tmp_path: Path, uid: int | None) -> Path:
+    """A directory that the harness's user may write, and reach."""
+    if uid is not None:
+        for each in [tmp_path, *tmp_path.parents]:
+            if not each.stat().st_mode & 0o001:
+                each.chmod(each.stat().st_mode | 0o011)
+        os.chown(tmp_path, uid, uid)
+    return tmp_path
+
+
+@pytest.fixture
+def harness(root: Path, uid: int | None, processes: Processes) -> Iterator[Callable[..., Harness]]:
+    with contextlib.ExitStack() as stack:
+
+        def start(command: str, *, timeout: float = 20, **more: Any) -> Harness:
+            given = {"root": str(root), "command": command, "timeout": timeout, **more}
+            if uid is not None:
+                given["uid"] = uid
+            return Harness(stack.enter_context(Child([sys.executable, str(HARNESS), json.dumps(given)])))
+
+        yield start
