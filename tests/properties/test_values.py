@@ -240,7 +240,7 @@ def test_the_message_of_a_refusal_is_short_and_encodes_even_with_bad_keys():
 
 
 class Standing(JsonProxy):
-    def plain(self) -> Any:
+    def lend(self) -> Any:
         return {"a": [1]}
 
 
