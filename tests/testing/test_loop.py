@@ -61,6 +61,7 @@ def test_every_order_of_two_ready_callbacks_is_drawn():
     assert {run(seed, race).value for seed in range(100)} == {"abc", "acb", "bac", "bca", "cab", "cba"}
 
 
+@pytest.mark.slow
 def test_the_digest_is_the_same_in_another_process():
     program = (
         "from perdure.testing.loop import fixed_hash_seed, run; import os, asyncio\n"

@@ -133,7 +133,7 @@ class Child:
         while any(state not in "TZX" for state in thread_states(self.pid)):
             if time.monotonic() > deadline:
                 raise ChildTimeout(self._tell(f"did not stop in {timeout} s"))
-            time.sleep(0.001)
+            _readable([], 0.001)
 
     def proceed(self) -> None:
         """Thaw it (SIGCONT)."""
@@ -205,13 +205,15 @@ class Child:
         """Those that live after `grace`, in which they may end by themselves. They are killed."""
         deadline = time.monotonic() + grace
         while (left := self.descendants()) and time.monotonic() < deadline:
-            time.sleep(0.01)
+            _await_an_end(left, min(0.05, deadline - time.monotonic()))
         rest = left
-        while rest:  # one that forks while it is looked at may take more than one look
+        for _ in range(100):  # one that forks while it is looked at takes more than one look
+            if not rest:
+                break
             for row in rest:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(row.pid, signal.SIGKILL)
-            time.sleep(0.005)
+            _await_an_end(rest, 0.05)
             rest = self.descendants()
         return left
 
@@ -306,7 +308,19 @@ def run_child(
         return child.wait(timeout, grace=grace)
 
 
+def _await_an_end(rows: Sequence[Process], timeout: float) -> None:
+    """Wait until one of them ended: then it is time to look again."""
+    with contextlib.ExitStack() as stack:
+        handles: list[int] = []
+        for row in rows[:64]:
+            with contextlib.suppress(ProcessLookupError):
+                handles.append(os.pidfd_open(row.pid))
+                stack.callback(os.close, handles[-1])
+        _readable(handles, timeout)
+
+
 def _readable(handles: Sequence[int], timeout: float) -> list[int]:
+    """Those of the descriptors that can be read, or were closed by the other side, at the latest after `timeout`."""
     poll = select.poll()
     for handle in handles:
         poll.register(handle, select.POLLIN | select.POLLHUP)
