@@ -12,20 +12,25 @@ from contextlib import suppress
 from typing import Any, Final, cast
 
 from perdure.providers.demo_text import (
+    CONTENT,
     DATE,
     EMAIL,
+    ENDS,
+    FOLDERS,
     LIST,
     NAME,
     NUMBER,
     PAIR,
     PATH,
+    PATHS,
     QUOTED,
     URL,
-    UUID,
     WEAK,
     WORD,
     Source,
     content_of,
+    invented,
+    looks_of,
     plain_word,
     words_of,
 )
@@ -36,10 +41,6 @@ Schema = Mapping[str, Any]
 MISSING: Final = object()
 _DEPTH = 8  # schemas may refer to themselves
 
-_PATHS = frozenset({"path", "file", "filename", "filepath", "paths", "files"})
-_ENDS = frozenset({"source", "src", "destination", "dst", "target"})
-_FOLDERS = frozenset({"dir", "directory", "folder", "cwd", "workdir"})
-_CONTENT = frozenset({"content", "contents", "text", "body", "message", "note", "comment", "data", "input", "prompt"})
 _TRUE = frozenset({"true", "yes", "on", "1"})
 _FALSE = frozenset({"false", "no", "off", "0"})
 
@@ -58,7 +59,7 @@ def satisfied(parameters: Schema, text: str, skip: Iterable[str] = ()) -> bool:
     filling = _Filling(parameters)
     found = filling.found(parameters, Source(text, skip), 0)
     properties = _properties(parameters)
-    lists = any(filling.kind(filling.resolve(each, 0)) == "array" for each in properties.values())
+    lists = any(filling.kind(filling.resolve(each)) == "array" for each in properties.values())
     return not lists and all(name in found for name in parameters.get("required", ()))
 
 
@@ -75,9 +76,9 @@ class _Filling:
 
     # -- schemas
 
-    def resolve(self, schema: Any, depth: int) -> Schema:
+    def resolve(self, schema: Any, chain: int = 0) -> Schema:
         """The schema without references, alternatives that are null, and `allOf`."""
-        if not isinstance(schema, dict) or depth > _DEPTH:
+        if not isinstance(schema, dict) or chain > _DEPTH:
             return {}
         plain = cast("dict[str, Any]", schema)
         if isinstance(reference := plain.get("$ref"), str):
@@ -85,17 +86,19 @@ class _Filling:
             for key in reference.removeprefix("#").strip("/").split("/"):
                 found = cast("dict[str, Any]", found).get(key) if isinstance(found, dict) else None
             rest = {key: value for key, value in plain.items() if key != "$ref"}
-            return {**self.resolve(found, depth + 1), **rest}
+            return {**self.resolve(found, chain + 1), **rest}
         for part in cast("list[Any]", plain.get("allOf") or []):
-            plain = {**plain, **self.resolve(part, depth + 1)}
+            plain = {**plain, **self.resolve(part, chain + 1)}
         return plain
 
-    def branches(self, schema: Schema, depth: int) -> list[Schema]:
+    def branches(self, schema: Schema, chain: int = 0) -> list[Schema]:
         """The alternatives of a schema, `null` last; itself where it has none."""
         options: list[Any] = list(schema.get("anyOf") or schema.get("oneOf") or [])
         if isinstance(types := schema.get("type"), list):
             options = [{**schema, "type": each} for each in cast("list[Any]", types)]
-        found = [self.resolve(each, depth + 1) for each in options] or [schema]
+        if not options or chain > _DEPTH:
+            return [schema]
+        found = [branch for each in options for branch in self.branches(self.resolve(each), chain + 1)]
         return sorted(found, key=lambda each: each.get("type") == "null")
 
     def kind(self, schema: Schema) -> str:
@@ -119,12 +122,12 @@ class _Filling:
     def completed(self, schema: Schema, found: dict[str, Any], source: Source, depth: int) -> dict[str, Any]:
         for name in cast("list[str]", schema.get("required") or []):
             if name not in found:
-                found[name] = self.invent(name, self.resolve(_properties(schema).get(name), depth), source, depth)
+                found[name] = self.invent(name, self.resolve(_properties(schema).get(name)), source, depth)
         return {name: found[name] for name in [*_properties(schema), *found] if name in found}
 
     def found(self, schema: Schema, source: Source, depth: int) -> dict[str, Any]:
         """What the text has for the properties: by their names first, then required ones by type, then the others."""
-        properties = {name: self.resolve(each, depth) for name, each in _properties(schema).items()}
+        properties = {name: self.resolve(each) for name, each in _properties(schema).items()}
         required = [name for name in schema.get("required", ()) if name in properties]
         found: dict[str, Any] = {}
 
@@ -152,7 +155,7 @@ class _Filling:
                 continue
             if not sure and NAME.match(text) and (long := NAME.match(source.text, match.start(2))):
                 text = long[0]
-            for branch in self.branches(schema, depth):
+            for branch in self.branches(schema):
                 if (read := self.read(branch, text)) is not MISSING:
                     source.take(match.start(), match.start(2) + len(text))
                     return read
@@ -171,18 +174,18 @@ class _Filling:
             case "enum":
                 return next((each for each in schema["enum"] if str(each).lower() == plain.lower()), MISSING)
             case "array":
-                items = self.resolve(schema.get("items"), 0)
+                items = self.resolve(schema.get("items"))
                 values = [self.read(items, each) for each in plain.split(",") if each]
                 return _sized(values, schema) if values and MISSING not in values else MISSING
             case "string":
-                form = _pattern_for("", schema)
+                form = looks_of("", schema)
                 return MISSING if form and not form.fullmatch(plain) else _fitted(plain, schema)
             case _:
                 return MISSING
 
     def typed(self, name: str, schema: Schema, source: Source, depth: int) -> Any:
         """The first value of the text that has the right type."""
-        for branch in self.branches(schema, depth):
+        for branch in self.branches(schema):
             value = self._typed(name, branch, source, depth)
             if value is not MISSING:
                 return value
@@ -209,7 +212,7 @@ class _Filling:
 
     def spare(self, name: str, schema: Schema, source: Source, depth: int) -> Any:
         """A value for an optional parameter: only what can hardly mean anything else."""
-        schema = self.branches(schema, depth)[0]
+        schema = self.branches(schema)[0]
         match self.kind(schema):
             case "integer" | "number" as kind:
                 return self._number(kind, schema, source)
@@ -218,7 +221,7 @@ class _Filling:
             case "enum":
                 return _or_missing(source.choice(schema["enum"]))
             case "string":
-                sought = _pattern_for(name, schema)
+                sought = looks_of(name, schema)
                 found = source.path() if sought is PATH else source.one(sought or QUOTED)
                 return MISSING if found is None else _fitted(found, schema)
             case _:
@@ -233,28 +236,28 @@ class _Filling:
 
     def _string(self, name: str, schema: Schema, source: Source) -> Any:
         words = set(words_of(name))
-        sought = _pattern_for(name, schema)
+        sought = looks_of(name, schema)
         if sought is not None and sought is not PATH:
             found = source.one(sought)
             return MISSING if found is None else _fitted(found, schema)
-        found = source.path() if sought or words & _ENDS else None
+        found = source.path() if sought or words & ENDS else None
         if found is None:
             found = source.one(QUOTED)
-        if found is None and not sought and not words & _CONTENT:
+        if found is None and not sought and not words & CONTENT:
             found = source.name()
         if found is None and not sought:
-            found = source.rest(_PATHS | _FOLDERS | words)
+            found = source.rest(PATHS | FOLDERS | words)
         return MISSING if found is None else _fitted(found, schema)
 
     def _array(self, name: str, schema: Schema, source: Source, depth: int) -> Any:
-        items = self.resolve(schema.get("items"), depth + 1)
+        items = self.resolve(schema.get("items"))
         single = name.removesuffix("s")
         values: list[Any] = []
         if isinstance(fixed := schema.get("prefixItems"), list):
             for each in cast("list[Any]", fixed):
-                values.append(self._or_invent(single, self.resolve(each, depth + 1), source, depth + 1))
+                values.append(self._or_invent(single, self.resolve(each), source, depth + 1))
             return values
-        plain = self.kind(items) == "string" and _pattern_for(single, items) is None
+        plain = self.kind(items) == "string" and looks_of(single, items) is None
         if plain and next(source.matches(QUOTED), None) is None and next(source.matches(NAME), None) is None:
             text = source.rest(frozenset(words_of(name)))
             return _sized([each for each in LIST.split(text) if each], schema) if text else MISSING
@@ -284,7 +287,7 @@ class _Filling:
 
     def _pairs(self, schema: Schema, source: Source) -> Any:
         """An object without known properties: the `key=value` pairs of the text."""
-        values = self.resolve(schema.get("additionalProperties"), 0)
+        values = self.resolve(schema.get("additionalProperties"))
         found: dict[str, Any] = {}
         for match in source.matches(PAIR):
             if (value := self.read(values, match[2])) is not MISSING:
@@ -295,12 +298,12 @@ class _Filling:
         """A value that the schema accepts, where the text has none."""
         if "default" in schema:
             return schema["default"]
-        schema = self.branches(schema, depth)[0]
+        schema = self.branches(schema)[0]
         match self.kind(schema):
             case "const":
                 return schema["const"]
             case "enum":
-                return schema["enum"][0]
+                return next(iter(schema["enum"]), None)
             case "integer" | "number" as kind:
                 return _number("1", kind, schema)
             case "boolean":
@@ -308,13 +311,13 @@ class _Filling:
             case "null":
                 return None
             case "array":
-                items = self.resolve(schema.get("items"), depth + 1)
+                items = self.resolve(schema.get("items"))
                 count = 0 if depth > _DEPTH else schema.get("minItems", 0)
                 return [self.invent(f"{name}{at or ''}", items, source, depth + 1) for at in range(count)]
             case "object":
                 return {} if depth > _DEPTH else self.completed(schema, {}, source, depth + 1)
             case _:
-                return _fitted(_invented(name, schema, source.text), schema)
+                return _fitted(invented(name, schema, source.text), schema)
 
 
 def _eager_first(names: Iterable[str], properties: Mapping[str, Schema]) -> list[str]:
@@ -322,32 +325,11 @@ def _eager_first(names: Iterable[str], properties: Mapping[str, Schema]) -> list
 
     def loose(name: str) -> int:
         schema = properties[name]
-        if schema.get("type") != "string" or "enum" in schema or _pattern_for(name, schema) is not None:
+        if schema.get("type") != "string" or "enum" in schema or looks_of(name, schema) is not None:
             return 0
-        return 2 if _CONTENT & set(words_of(name)) else 1
+        return 2 if CONTENT & set(words_of(name)) else 1
 
     return sorted(names, key=loose)
-
-
-def _pattern_for(name: str, schema: Schema) -> re.Pattern[str] | None:
-    """What a text parameter looks like, by its format or its name; None is any text."""
-    words = set(words_of(name))
-    match schema.get("format"):
-        case "email":
-            return EMAIL
-        case "uri" | "url":
-            return URL
-        case "date" | "date-time":
-            return DATE
-        case "uuid":
-            return UUID
-        case _:
-            pass
-    if words & {"url", "uri", "link"}:
-        return URL
-    if words & {"email", "mail"}:
-        return EMAIL
-    return PATH if words & (_PATHS | _FOLDERS) else None
 
 
 def _or_missing(value: Any) -> Any:
@@ -388,25 +370,3 @@ def _sized(values: list[Any], schema: Schema) -> list[Any]:
         values = [value for at, value in enumerate(values) if value not in values[:at]]
     least = schema.get("minItems", 0)
     return (values + values[-1:] * least)[: max(least, min(len(values), schema.get("maxItems", len(values))))]
-
-
-def _invented(name: str, schema: Schema, text: str) -> str:
-    words = set(words_of(name))
-    match schema.get("format"):
-        case "date":
-            return "2026-01-01"
-        case "date-time":
-            return "2026-01-01T00:00:00Z"
-        case "email":
-            return "demo@example.com"
-        case "uri" | "url":
-            return "https://example.com/"
-        case "uuid":
-            return "00000000-0000-4000-8000-000000000000"
-        case _:
-            pass
-    if words & _FOLDERS:
-        return "."
-    if words & _PATHS:
-        return "demo.txt"
-    return text.strip() or "demo"

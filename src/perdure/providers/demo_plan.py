@@ -16,8 +16,9 @@ from perdure.providers.demo_text import PATH, QUOTED, WEAK, WORD, values_only, w
 
 CONTROL = re.compile(r"(?<!\w)demo:([a-z]+)(?:=(\d+(?:\.\d+)?))?")
 
-_LONGEST = 20_000  # characters of a prompt that are read
+_LONGEST = 100_000  # characters of a prompt that are read
 _MOST = 50  # steps of a prompt
+_LISTED = 500  # characters of a step in which commas are looked at
 _STAGE = re.compile(
     r"\n\s*(?:[-*\u2022]\s+|\d{1,2}[.)]\s+)?"
     r"|[,;.]?\s+(?i:and\s+)?(?i:then)\b,?\s*"
@@ -86,7 +87,8 @@ class _Hidden:
             self.texts.append(match[0])
             return f"\ue000{len(self.texts) - 1}\ue001"
 
-        return QUOTED.sub(keep, _HIDDEN.sub(" ", text))
+        plain = QUOTED.sub(keep, _HIDDEN.sub(" ", text))
+        return re.sub(r"\s*\n\s*", "\n", re.sub(r"[^\S\n]+", " ", plain))
 
     def show(self, text: str) -> str:
         return _HIDDEN.sub(lambda match: self.texts[int(match[1])], text)
@@ -144,13 +146,13 @@ class _Planner:
                 continue
             before = tool
             skip = self.skipped(tool, said)
-            arguments = fill(self.tools[tool].parameters, said, around=whole if whole != said else "", skip=skip)
+            arguments = fill(self.tools[tool].parameters, said, around=whole[:_LISTED] if whole != said else "", skip=skip)
             yield Step(text=said, tool=tool, arguments=arguments)
 
     def parts(self, text: str, parallel: bool, hidden: _Hidden) -> Iterator[str]:
         """The text cut at commas and "and", where what follows is another call and not more of the same one."""
-        begin, joint = 0, None
-        for joint in _JOINT.finditer(text):
+        begin = 0
+        for joint in _JOINT.finditer(text[:_LISTED]):
             left = text[begin : joint.start()]
             right = text[joint.end() :]
             following = _JOINT.split(right)[0]

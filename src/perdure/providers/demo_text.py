@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 QUOTED = re.compile(r"`([^`]+)`|\"([^\"]*)\"|\u201c([^\u201d]*)\u201d|(?<!\w)'([^']*)'(?!\w)")
 URL = re.compile(r"https?://[^\s\"'`<>]+[^\s\"'`<>.,;:!?)]")
-EMAIL = re.compile(r"[\w.+-]+@[\w-]+(?:\.[\w-]+)+")
+EMAIL = re.compile(r"(?<![\w.+-])[\w.+-]+@[\w-]+(?:\.[\w-]+)+")
 UUID = re.compile(r"(?<![\w-])[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}(?![\w-])")
 DATE = re.compile(r"\d{4}-\d\d-\d\d(?:[T ]\d\d:\d\d(?::\d\d)?(?:Z|[+-]\d\d:\d\d)?)?")
 PATH = re.compile(
-    r"(?<![\w@/.~])(?!(?:e\.g|i\.e|and/or)\b)(?:"
+    r"(?<![\w@/.~-])(?!(?:e\.g|i\.e|and/or)\b)(?:"
     r"(?:~|\.{1,2})?/[\w.-]*[\w-](?:/[\w.-]*[\w-])*/?"  # /etc/hosts, ./a, ~/b
     r"|[\w-][\w.-]*(?:/[\w.-]*[\w-])+/?"  # src/a.py
     r"|\.?[\w-]+(?:\.[\w-]+)*\.[A-Za-z]\w{0,7}\b"  # a.txt
@@ -31,6 +31,12 @@ _WEAK = """
 """
 #: Words that lead to a value or away from it, but are none.
 WEAK = frozenset(_WEAK.split())
+
+#: Words in the names of parameters that tell what they take.
+PATHS = frozenset({"path", "file", "filename", "filepath", "paths", "files"})
+ENDS = frozenset({"source", "src", "destination", "dst", "target"})
+FOLDERS = frozenset({"dir", "directory", "folder", "cwd", "workdir"})
+CONTENT = frozenset({"content", "contents", "text", "body", "message", "note", "comment", "data", "input", "prompt"})
 
 
 def values_only(text: str) -> bool:
@@ -137,3 +143,47 @@ def plain_word(word: str) -> str:
 def words_of(name: str) -> list[str]:
     """`maxItems`, `max_items` and `max-items` as `max`, `items`."""
     return [word.lower() for word in re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+", name)]
+
+
+def looks_of(name: str, schema: Mapping[str, Any]) -> re.Pattern[str] | None:
+    """What a text parameter looks like, by its format or its name; None is any text."""
+    words = set(words_of(name))
+    match schema.get("format"):
+        case "email":
+            return EMAIL
+        case "uri" | "url":
+            return URL
+        case "date" | "date-time":
+            return DATE
+        case "uuid":
+            return UUID
+        case _:
+            pass
+    if words & {"url", "uri", "link"}:
+        return URL
+    if words & {"email", "mail"}:
+        return EMAIL
+    return PATH if words & (PATHS | FOLDERS) else None
+
+
+def invented(name: str, schema: Mapping[str, Any], text: str) -> str:
+    """A text for a parameter that the prompt says nothing of."""
+    words = set(words_of(name))
+    match schema.get("format"):
+        case "date":
+            return "2026-01-01"
+        case "date-time":
+            return "2026-01-01T00:00:00Z"
+        case "email":
+            return "demo@example.com"
+        case "uri" | "url":
+            return "https://example.com/"
+        case "uuid":
+            return "00000000-0000-4000-8000-000000000000"
+        case _:
+            pass
+    if words & FOLDERS:
+        return "."
+    if words & PATHS:
+        return "demo.txt"
+    return text.strip() or "demo"
