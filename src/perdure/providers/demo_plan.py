@@ -24,7 +24,7 @@ _STAGE = re.compile(
     r"|[,;.]?\s+(?i:and\s+)?(?i:then)\b,?\s*"
     r"|[,;.]\s*(?i:and\s+)?(?i:next|finally|afterwards|after that|lastly)\b,?\s*"
     r"|;\s*"
-    r"|(?<=[.!?])\s+(?=[A-Z\ue000])"
+    r"|(?<=[.!?])\s+(?=[A-Z\ue000]|demo:)"
 )
 _LEAD = re.compile(r"^(?:[-*\u2022]\s+|\d{1,2}[.)]\s+|(?i:first|please|and)\b[,:]?\s*)+")
 _JOINT = re.compile(r"\s*,\s*(?:and\s+)?|\s+and\s+")
@@ -146,7 +146,9 @@ class _Planner:
                 continue
             before = tool
             skip = self.skipped(tool, said)
-            arguments = fill(self.tools[tool].parameters, said, around=whole[:_LISTED] if whole != said else "", skip=skip)
+            arguments = fill(
+                self.tools[tool].parameters, said, around=whole[:_LISTED] if whole != said else "", skip=skip
+            )
             yield Step(text=said, tool=tool, arguments=arguments)
 
     def parts(self, text: str, parallel: bool, hidden: _Hidden) -> Iterator[str]:
