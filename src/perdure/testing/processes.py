@@ -32,7 +32,7 @@ class ChildTimeout(PerdureError):
 
 
 class Process(msgspec.Struct, frozen=True, kw_only=True):
-    """A row of /proc. `started` is in clock ticks since the machine started; `command` has its arguments."""
+    """A row of /proc. `started` is in clock ticks since the machine started."""
 
     pid: int
     parent: int
@@ -40,7 +40,14 @@ class Process(msgspec.Struct, frozen=True, kw_only=True):
     session: int
     state: str
     started: int
-    command: str
+
+    def read_command(self) -> str:
+        """Its command line; empty when it is gone."""
+        try:
+            with open(f"/proc/{self.pid}/cmdline", encoding="utf-8", errors="replace") as file:
+                return file.read().replace("\0", " ").strip()
+        except OSError:
+            return ""
 
     @property
     def living(self) -> bool:
@@ -49,13 +56,16 @@ class Process(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Exit(msgspec.Struct, frozen=True, kw_only=True):
-    """How a child ended: with an exit `code` or by `signal`. `left` are processes that outlived it and were killed."""
+    """How a child ended: with an exit `code` or by `signal`.
+
+    `left` are the commands of processes that outlived it and had to be killed.
+    """
 
     code: int | None
     signal: int | None
     stdout: str
     stderr: str
-    left: tuple[Process, ...] = ()
+    left: tuple[str, ...] = ()
 
     @property
     def killed(self) -> bool:
@@ -94,6 +104,7 @@ class Child:
         self._output = bytearray()
         self._given = 0
         self._ended = False  # standard output was closed by everyone who had it
+        self._seen_off = False  # it ended, and so did what it started
 
     @property
     def pid(self) -> int:
@@ -181,14 +192,15 @@ class Child:
             signal=-code if code < 0 else None,
             stdout=self._output.decode(errors="replace"),
             stderr=self.stderr,
-            left=tuple(left),
+            left=left,
         )
 
     def close(self) -> None:
         """Kill it and all that it started, and collect it."""
         self.kill()
         self._popen.wait()
-        self._see_off(0.0)
+        if not self._seen_off:
+            self._see_off(0.0)
         for pipe in (self._popen.stdin, self._popen.stdout):
             if pipe is not None:
                 with contextlib.suppress(BrokenPipeError):
@@ -201,21 +213,22 @@ class Child:
         self.close()
         self._stderr.close()
 
-    def _see_off(self, grace: float) -> list[Process]:
-        """Those that live after `grace`, in which they may end by themselves. They are killed."""
+    def _see_off(self, grace: float) -> tuple[str, ...]:
+        """The commands of those that live after `grace`, in which they may end by themselves. They are killed."""
         deadline = time.monotonic() + grace
         while (left := self.descendants()) and time.monotonic() < deadline:
             _await_an_end(left, min(0.05, deadline - time.monotonic()))
-        rest = left
+        commands = tuple(row.read_command() for row in left)
         for _ in range(100):  # one that forks while it is looked at takes more than one look
-            if not rest:
+            if not left:
                 break
-            for row in rest:
+            for row in left:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(row.pid, signal.SIGKILL)
-            _await_an_end(rest, 0.05)
-            rest = self.descendants()
-        return left
+            _await_an_end(left, 0.05)
+            left = self.descendants()
+        self._seen_off = True
+        return commands
 
     def _pump(self, deadline: float, *others: int) -> bool:
         """Take in what is on standard output, waiting for it (or for another descriptor) until the deadline."""
@@ -245,8 +258,6 @@ def find_process(pid: int) -> Process | None:
     try:
         with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
             stat = file.read()
-        with open(f"/proc/{pid}/cmdline", encoding="utf-8", errors="replace") as file:
-            command = file.read().replace("\0", " ").strip()
     except OSError:
         return None
     if ")" not in stat:
@@ -259,7 +270,6 @@ def find_process(pid: int) -> Process | None:
         group=int(numbers[1]),
         session=int(numbers[2]),
         started=int(numbers[18]),
-        command=command,
     )
 
 
