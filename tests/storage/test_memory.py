@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from perdure.backends.memory import MemoryStorage
-from perdure.errors import SessionOwned, UsageError
+from perdure.errors import SessionOwned, StorageFailed
 from perdure.storage import Storage
 from perdure.testing.clock import ManualClock
 from perdure.testing.storage_contract import StorageContract, reopening
@@ -63,7 +63,7 @@ async def test_an_abandoned_handle_is_dead_and_its_sessions_are_free() -> None:
     first.abandon()
 
     assert not (await second.claim("main")).clean
-    with pytest.raises(UsageError):
+    with pytest.raises(StorageFailed):
         await line.commit(entry(10))
 
 

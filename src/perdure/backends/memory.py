@@ -13,7 +13,7 @@ from typing import Literal
 
 from perdure.backends.memory_session import MemorySession
 from perdure.clock import Clock, SystemClock
-from perdure.errors import Fenced, SessionOwned, StorageError, StorageRejected, UsageError
+from perdure.errors import Fenced, SessionOwned, StorageError, StorageFailed, StorageRejected
 from perdure.records import (
     ConversationId,
     DocumentId,
@@ -57,7 +57,7 @@ class MemoryReads:
 
     def _check_open(self) -> None:
         if not self._open:
-            raise UsageError("this memory storage is closed: open another handle with reopened()")
+            raise StorageFailed("this memory storage is closed: open another handle with reopened()")
 
     def _session(self, key: str) -> MemorySession:
         self._check_open()
@@ -223,7 +223,7 @@ class MemoryStorage(MemoryReads):
         try:
             self._check_open()
             self._apply(claim, batch)
-        except (StorageError, UsageError) as refusal:
+        except StorageError as refusal:
             done.set_exception(refusal)
         else:
             done.set_result(batch.seq)

@@ -9,7 +9,6 @@ import apsw
 from perdure.errors import (
     PerdureError,
     StorageCorrupt,
-    StorageError,
     StorageFailed,
     StorageFull,
     StorageRejected,
@@ -41,17 +40,19 @@ def translated(error: Exception, path: str, *, doing: str, errno_of: int = 0) ->
 
 def opening_failed(error: Exception, path: str, *, errno_of: int = 0) -> PerdureError:
     """The error for a store that could not be opened: nothing is in doubt yet."""
-    no_room = isinstance(error, apsw.IOError) and error.extendedresult in _NO_ROOM_TO_START
+    no_room = isinstance(error, apsw.IOError) and getattr(error, "extendedresult", 0) in _NO_ROOM_TO_START
     if no_room or (isinstance(error, OSError) and error.errno in {errno.ENOSPC, errno.EDQUOT}):
         return StorageFull(f"no space left to open {path}: {error}. Free some space and open it again")
     if isinstance(error, OSError):
-        return StorageRejected(f"cannot open {path}: {error}. Make its directory writable for this user, or name another store")
+        return StorageRejected(
+            f"cannot open {path}: {error}. Make its directory writable for this user, or name another store"
+        )
     return translated(error, path, doing="while opening", errno_of=errno_of)
 
 
 def corrupt(path: str, detail: str) -> StorageCorrupt:
     return StorageCorrupt(
-        f"{path} is not a healthy perdure store ({detail}). Nothing was changed. Keep a copy of the file with its -wal, "
+        f"{path} is not a healthy perdure store ({detail}). Nothing was changed. Keep a copy of the file and its -wal, "
         "then restore a backup, or recover what can be read with `sqlite3 FILE .recover`"
     )
 
@@ -61,6 +62,6 @@ def is_final(error: Exception) -> bool:
     return isinstance(error, StorageFailed | StorageCorrupt)
 
 
-def again(error: StorageError) -> StorageError:
+def again(error: PerdureError) -> PerdureError:
     """The same error, to be raised once more: an exception belongs to whoever raised it."""
     return type(error)(*error.args)

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from perdure.errors import Fenced, SessionOwned, UsageError
+from perdure.errors import Fenced, SessionOwned, StorageFailed
 from perdure.records import ConversationId, EntryId
 from perdure.storage import Claim, Opened, Storage
 from perdure.testing.storage_fixtures_contract import Beside, Line, StorageLaws, claimed, entry
@@ -200,9 +200,9 @@ class OwnershipLaws(StorageLaws):
             pytest.skip("it opens again")
         await storage.close()
 
-        with pytest.raises(UsageError, match="closed"):
+        with pytest.raises(StorageFailed, match="closed"):
             await main.commit(entry(10))
-        with pytest.raises(UsageError, match="closed"):
+        with pytest.raises(StorageFailed, match="closed"):
             await storage.read_entry("main", EntryId(10))
-        with pytest.raises(UsageError, match="closed"):
+        with pytest.raises(StorageFailed, match="closed"):
             await storage.claim("main")

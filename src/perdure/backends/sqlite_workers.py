@@ -1,0 +1,188 @@
+"""Who is alive, who holds a lock, and how a process is ended: what ownership rests on in a file (K1).
+
+A worker is alive as long as it holds the lock on a file of its own, `STORE.workers/ID.lock`: never a guess by its pid.
+The kernel lets go of that lock when the process ends, however it ends.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import select
+import signal
+import socket
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from perdure.clock import Clock
+from perdure.errors import StorageRejected
+from perdure.storage import Worker
+
+#: Locks that this process holds. A forked child closes its copies, or the locks would outlive the parent.
+_held: dict[str, int] = {}
+
+
+def _let_go_in_child() -> None:
+    for descriptor in _held.values():
+        os.close(descriptor)
+    _held.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_let_go_in_child)
+
+
+class Workers:
+    """The workers of one store."""
+
+    def __init__(self, store: str) -> None:
+        self._store = store
+        self._directory = Path(f"{store}.workers")
+
+    def enter(self, worker: Worker) -> None:
+        """The worker is alive until it leaves or this process ends."""
+        self._directory.mkdir(mode=0o700, exist_ok=True)
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+        while True:
+            descriptor = os.open(self._path(worker.id), flags, 0o600)
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            if os.fstat(descriptor).st_nlink:
+                break
+            os.close(descriptor)  # somebody took it for a leftover in between
+        _held[worker.id] = descriptor
+
+    def leave(self, id: str) -> None:
+        """Be gone. Leaving twice is leaving."""
+        descriptor = _held.pop(id, None)
+        if descriptor is not None:
+            self.forget(id)
+            os.close(descriptor)
+
+    def alive(self, id: str) -> bool:
+        """Whether the worker's lock is held."""
+        try:
+            descriptor = os.open(self._path(id), os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return False
+        try:
+            # Shared, so that two who ask at once do not take each other for the worker.
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        finally:
+            os.close(descriptor)
+        return False
+
+    def forget(self, id: str) -> None:
+        """Remove the lock file of a worker that is gone."""
+        with suppress(OSError):
+            os.unlink(self._path(id))
+
+    @contextmanager
+    def setting_up(self) -> Generator[None]:
+        """One process at a time creates or migrates a store (I49)."""
+        self._directory.mkdir(mode=0o700, exist_ok=True)
+        descriptor = os.open(self._directory / "setup.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(descriptor)
+
+    def _path(self, id: str) -> Path:
+        return self._directory / f"{id}.lock"
+
+
+# -- processes
+
+
+def this_process(clock: Clock) -> Worker:
+    """A new worker of this process."""
+    pid = os.getpid()
+    return Worker(id=clock.uuid7(), pid=pid, started=started(pid) or 0, host=socket.gethostname(), since=clock.now())
+
+
+def started(pid: int) -> int | None:
+    """The kernel's start time of a process in clock ticks, which with the pid names one process."""
+    fields = _stat(pid)
+    return int(fields[19]) if fields else None
+
+
+def state(pid: int) -> str:
+    """What a process does, for people."""
+    fields = _stat(pid)
+    if not fields:
+        return "gone"
+    letter = fields[0]
+    meaning = {
+        "T": "stopped",
+        "t": "stopped by a debugger",
+        "R": "running",
+        "S": "sleeping",
+        "Z": "ended",
+        "X": "ended",
+    }
+    return f"{meaning.get(letter, 'waiting for the disk')} ({letter})"
+
+
+def is_stopped(pid: int) -> bool:
+    return _stat(pid)[:1] in (["T"], ["t"])
+
+
+def _stat(pid: int) -> list[str]:
+    """The fields of /proc/PID/stat behind the name, which may itself hold anything."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return []
+    return text.rpartition(")")[2].split()
+
+
+#: Where SQLite locks the shared memory of a log: the byte of the writer.
+_WRITE_LOCK = 120
+
+
+def holder_of_write_lock(store: str) -> int | None:
+    """The process that is writing: from the kernel's list of locks.
+
+    Asking the file itself would mean to open and close it, which drops every lock that this process holds on it.
+    """
+    try:
+        inode = os.stat(f"{store}-shm").st_ino
+        locks = Path("/proc/locks").read_text(encoding="ascii")
+    except OSError:
+        return None
+    for line in locks.splitlines():
+        match line.split():
+            case [_, "POSIX", _, "WRITE", pid, file, first, last] if file.endswith(f":{inode}") and int(
+                first
+            ) <= _WRITE_LOCK <= (int(last) if last != "EOF" else _WRITE_LOCK):
+                return int(pid)
+            case _:
+                continue
+    return None
+
+
+def end(pid: int, started_at: int, *, patience_ms: int = 5000) -> None:
+    """Kill a process and wait until it is gone; the start time is checked on what the kill will hit."""
+    try:
+        descriptor = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return
+    except (AttributeError, OSError) as error:
+        raise StorageRejected(f"cannot end process {pid}: {error}. End it by hand, then take over again") from error
+    try:
+        if started(pid) != started_at:
+            return  # that process is gone, and its number belongs to another one
+        signal.pidfd_send_signal(descriptor, signal.SIGKILL)
+        waiting = select.poll()
+        waiting.register(descriptor, select.POLLIN)
+        if not waiting.poll(patience_ms):
+            raise StorageRejected(
+                f"process {pid} did not end within {patience_ms // 1000} s of being killed ({state(pid)})"
+            )
+    except PermissionError as error:
+        raise StorageRejected(f"not allowed to end process {pid}. End it as its owner, then take over again") from error
+    finally:
+        os.close(descriptor)

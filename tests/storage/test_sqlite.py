@@ -1,0 +1,44 @@
+"""The SQLite storage: the contract, plain, reopened and by two processes."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from perdure.backends.sqlite import SqliteStorage, open_sqlite
+from perdure.storage import Storage
+from perdure.testing.storage_contract import StorageContract, reopening
+
+
+class SqliteContract(StorageContract):
+    supports_processes = True
+
+    @pytest.fixture(autouse=True)
+    def path(self, tmp_path: Path) -> Path:
+        self.store = tmp_path / "s.db"
+        return self.store
+
+    async def open_beside(self, storage: Storage) -> Storage:
+        return await open_sqlite(self.store)
+
+
+class TestSqlite(SqliteContract):
+    @pytest.fixture
+    async def storage(self, path: Path) -> AsyncIterator[Storage]:
+        storage = await open_sqlite(path)
+        yield storage
+        await storage.close()
+
+
+class TestSqliteReopened(SqliteContract):
+    reopens = True
+
+    @pytest.fixture
+    async def storage(self, path: Path) -> AsyncIterator[Storage]:
+        async def open_again() -> SqliteStorage:
+            return await open_sqlite(path)
+
+        async with reopening(open_again) as storage:
+            yield storage
