@@ -88,6 +88,14 @@ class SessionOwned(PerdureError):
     """Another live worker owns the session. Reading and handing in are possible; `take_over=True` ends its right to write."""
 
 
+class OwnerGone(PerdureError):
+    """No live worker owns the session. What was handed in stays there, and whoever opens the session takes it."""
+
+
+class NotTaken(PerdureError):
+    """The session's owner lives, and did not take what was handed in. It stays handed in."""
+
+
 class StorageError(PerdureError):
     """The storage did not do what was asked."""
 

@@ -14,6 +14,7 @@ ADAPTERS: Mapping[str, tuple[str, str]] = {
     "model:demo": ("perdure.providers.demo", "open_model"),
     "schema": ("perdure.schemas.pydantic", "PydanticSchema"),
     "sandbox:local": ("perdure.sandboxes.local", "LocalSandbox"),
+    "process-state": ("perdure.backends.sqlite_workers", "state"),
 }
 
 
@@ -31,6 +32,7 @@ class LazySchema:
         self._schema: Schema | None = None
 
     def describe(self, function: Callable[..., Any], *, skip: tuple[str, ...] = ()) -> Any:
-        if self._schema is None:
-            self._schema = adapter("schema")()
-        return self._schema.describe(function, skip=skip)
+        schema = self._schema
+        if schema is None:
+            schema = self._schema = adapter("schema")()
+        return schema.describe(function, skip=skip)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
-from contextlib import asynccontextmanager
-from typing import Any, TypeVar
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any, Literal, TypeVar, overload
 
 import msgspec
 
 from perdure.app.adapters import ADAPTERS, LazySchema, adapter
+from perdure.app.handing_in import HandInSession
+from perdure.app.looking import ReadSession
 from perdure.app.session import Session
 from perdure.clock import Clock, SystemClock
 from perdure.errors import UsageError
@@ -20,10 +22,13 @@ from perdure.model import Model
 from perdure.sandbox import Sandbox
 from perdure.schema import Schema
 from perdure.session.opening import open_line
-from perdure.storage import Storage
+from perdure.storage import SessionInfo, Storage
 from perdure.telemetry import Telemetry
 
 T = TypeVar("T")
+
+#: How a store is opened: to work in its sessions, to look at them, or to look and hand things in.
+Mode = Literal["own", "read", "hand-in"]
 
 
 class Store:
@@ -38,7 +43,7 @@ class Store:
     @asynccontextmanager
     async def session(
         self, key: str = "main", *, take_over: bool = False, kill: bool = False, **options: Any
-    ) -> AsyncIterator[Session]:
+    ) -> AsyncGenerator[Session]:
         """Open a session to work in it. Raises SessionOwned while another live worker owns it, unless `take_over`."""
         session = await open_session(
             self.storage,
@@ -54,9 +59,17 @@ class Store:
         finally:
             await session.close()
 
-    async def sessions(self) -> list[Any]:
-        """Every session of the store."""
-        found: list[Any] = []
+    def look(self, key: str = "main") -> ReadSession:
+        """A session to look at, beside its owner or without one. Asking one that is not there raises NotFound."""
+        return ReadSession(self.storage, key, self._clock, self._telemetry)
+
+    def hand_in(self, key: str = "main") -> HandInSession:
+        """A session to look at and to hand things in to."""
+        return HandInSession(self.storage, key, self._clock, self._telemetry)
+
+    async def sessions(self) -> list[SessionInfo]:
+        """Every session of the store, by key, with its live owner if it has one."""
+        found: list[SessionInfo] = []
         while page := await self.storage.sessions(after=found[-1].key if found else "", limit=100):
             found.extend(page)
         return found
@@ -87,7 +100,9 @@ async def open_session(
     if model is not None and not isinstance(model, str):
         known[model.name] = model
     defaults = Defaults(
-        settings=msgspec.structs.replace(settings or Settings(), **({} if settings and settings.model else {"model": name})),
+        settings=msgspec.structs.replace(
+            settings or Settings(), **({} if settings and settings.model else {"model": name})
+        ),
         limits=limits or RequestLimits(),
         retry=retry or RetryPolicy(),
         instructions=instructions,
@@ -123,13 +138,29 @@ def _finder(known: dict[str, Model], clock: Clock) -> Callable[[str], Model | No
 
 @asynccontextmanager
 async def store(
-    url: str | Storage, *, clock: Clock | None = None, telemetry: Telemetry | None = None, directory: str | None = None, **options: Any
-) -> AsyncIterator[Store]:
-    """Open a store: `"memory:"`, or the path of an SQLite file (made if it is new). Options are those of `perdure.open`."""
+    url: str | Storage,
+    *,
+    mode: Mode = "own",
+    clock: Clock | None = None,
+    telemetry: Telemetry | None = None,
+    directory: str | None = None,
+    **options: Any,
+) -> AsyncGenerator[Store]:
+    """Open a store: `"memory:"`, or the path of an SQLite file. Options are those of `perdure.open`.
+
+    The modes `read` and `hand-in` make no file and claim no session: see `Store.look` and `Store.hand_in`.
+    """
+    if mode not in ("own", "read", "hand-in"):
+        raise UsageError(f"mode={mode!r}: use 'own', 'read' or 'hand-in'")
     clock = clock or SystemClock()
     telemetry = telemetry or Telemetry()
     durability = options.pop("durability", "power")
-    storage = await open_storage(url, clock, telemetry, durability=durability) if isinstance(url, str) else url
+    if isinstance(url, str):
+        storage = await open_storage(
+            url, clock, telemetry, durability=durability, mode="own" if mode == "own" else "look"
+        )
+    else:
+        storage = url
     if directory is not None:
         options["sandbox"] = adapter("sandbox:local")(directory, clock=clock)
     try:
@@ -140,11 +171,15 @@ async def store(
 
 
 async def open_storage(
-    url: str, clock: Clock, telemetry: Telemetry, *, durability: str = "power", mode: str = "own"
+    url: str, clock: Clock, telemetry: Telemetry, *, durability: str = "power", mode: Literal["own", "look"] = "own"
 ) -> Storage:
-    """The storage that a URL names."""
+    """The storage that a URL names; with `look` it is made by nobody, so it has to be there."""
     scheme, _, rest = url.partition(":")
     if scheme == "memory" and not rest:
+        if mode == "look":
+            raise UsageError(
+                "store 'memory:' is seen only by the process that made it: name the store that it works on"
+            )
         found: Storage = adapter("storage:memory")(clock=clock)
         return found
     path = rest.removeprefix("//") if scheme == "sqlite" else url
@@ -152,39 +187,83 @@ async def open_storage(
         raise UsageError(f"store {url!r}: there is no {scheme} backend in this version; use a file path, or memory:")
     if not path:
         raise UsageError(f"store {url!r} names no file: give a path, or memory:")
-    opened: Storage = await adapter("storage:sqlite")(path, clock=clock, telemetry=telemetry, durability=durability, mode=mode)
+    opened: Storage = await adapter("storage:sqlite")(
+        path, clock=clock, telemetry=telemetry, durability=durability, mode=mode
+    )
     return opened
 
 
-@asynccontextmanager
-async def open(  # noqa: A001
+@overload
+def open(
     url: str | Storage,
     *,
+    mode: Literal["own"] = "own",
     session: str = "main",
     take_over: bool = False,
     kill: bool = False,
     clock: Clock | None = None,
     telemetry: Telemetry | None = None,
     **options: Any,
-) -> AsyncIterator[Session]:
-    """Open one session of a store and work in it; see `Store.session` for several.
+) -> AbstractAsyncContextManager[Session]: ...
+@overload
+def open(
+    url: str | Storage,
+    *,
+    mode: Literal["read"],
+    session: str = "main",
+    clock: Clock | None = None,
+    telemetry: Telemetry | None = None,
+) -> AbstractAsyncContextManager[ReadSession]: ...
+@overload
+def open(
+    url: str | Storage,
+    *,
+    mode: Literal["hand-in"],
+    session: str = "main",
+    clock: Clock | None = None,
+    telemetry: Telemetry | None = None,
+) -> AbstractAsyncContextManager[HandInSession]: ...
+@asynccontextmanager
+async def open(
+    url: str | Storage,
+    *,
+    mode: Mode = "own",
+    session: str = "main",
+    take_over: bool = False,
+    kill: bool = False,
+    **options: Any,
+) -> AsyncGenerator[Session | ReadSession | HandInSession]:
+    """Open one session of a store; see `Store` for several.
 
-    Options: `registry`, `model` (a name or a model), `models`, `directory` (where tools work), `sandbox`, `settings`, `limits`,
-    `retry`, `instructions`, `durability` ("power": a returned commit survives power loss; "process": only the process).
+    Modes: `own` claims the session to work in it. `read` looks on, also beside a live owner. `hand-in` looks on, and
+    hands inputs, writes, aborts and answers in to that owner. Neither of these starts anything or makes a store.
+
+    Options: `registry`, `model` (a name or a model), `models`, `directory` (where tools work), `sandbox`, `settings`,
+    `limits`, `retry`, `instructions`, `durability` ("power": a returned commit survives power loss; "process": only the
+    process).
     """
-    async with (
-        store(url, clock=clock, telemetry=telemetry, **options) as opened,
-        opened.session(session, take_over=take_over, kill=kill) as one,
-    ):
-        yield one
+    async with store(url, mode=mode, **options) as opened:
+        if mode == "own":
+            async with opened.session(session, take_over=take_over, kill=kill) as one:
+                yield one
+        elif mode == "read":
+            yield opened.look(session)
+        else:
+            yield opened.hand_in(session)
 
 
 def run(main: Callable[[], Coroutine[Any, Any, T]] | Coroutine[Any, Any, T]) -> T:
     """Run a script's main coroutine. Raises UsageError on a running loop, where it could only freeze (I50)."""
     coroutine = main() if callable(main) else main
+    if _inside_a_loop():
+        coroutine.close()
+        raise UsageError("perdure.run() inside a running event loop would block it: await the coroutine instead")
+    return asyncio.run(coroutine)
+
+
+def _inside_a_loop() -> bool:
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        return asyncio.run(coroutine)
-    coroutine.close()
-    raise UsageError("perdure.run() inside a running event loop would block it: await the coroutine instead")
+        return False
+    return True

@@ -4,23 +4,34 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, cast
 
-from perdure.errors import UsageError
+from perdure.errors import NotFound, UsageError
 from perdure.harness.conversation import ConversationHandle
 from perdure.harness.harness import Harness
 from perdure.harness.intake import handlers, keyed, root
 from perdure.harness.registry import Registry
 from perdure.harness.stored import USAGE
 from perdure.harness.submissions import SubmissionHandle
-from perdure.records import ROOT, Conversation, ConversationId, Outcome, SubmissionId, TaskId, decode_conversation
+from perdure.records import (
+    ROOT,
+    Conversation,
+    ConversationId,
+    Held,
+    Inbound,
+    Outcome,
+    Pending,
+    SubmissionId,
+    TaskId,
+    decode_conversation,
+)
 from perdure.session.change import Change
 from perdure.session.documents import DocumentToken
 from perdure.session.inbound import Intake
 from perdure.session.line import Commit, Line, forbid_inside_commit
 from perdure.session.opening import recover
 from perdure.session.reading import Attached, snapshot
-from perdure.settle.state import below
+from perdure.settle.state import below, evolve
 from perdure.tasks.inspection import Inspection, inspect_state
 from perdure.tasks.questions import answer as answer_question
 from perdure.tasks.transaction import TaskTransaction
@@ -33,7 +44,7 @@ class Session:
         self._line = line
         self._harness = harness
         self.telemetry = line.telemetry
-        self._handlers = handlers(harness)
+        self._handlers = {**handlers(harness), "retry": _retry}
         self._intake = Intake(line, TaskTransaction, self._handlers)
         self._closing: asyncio.Task[None] | None = None
 
@@ -48,7 +59,7 @@ class Session:
 
     async def conversation(self, key: str) -> ConversationHandle:
         """Get or create a conversation by your own key. Durable on return."""
-        if not key or not isinstance(key, str):
+        if not isinstance(key, str) or not key:  # type: ignore[reportUnnecessaryIsInstance]
             raise UsageError(f"a conversation key is a text that is not empty, not {key!r}")
         async with self._line.commit(TaskTransaction) as tx:
             found = await keyed(tx, key)
@@ -90,8 +101,9 @@ class Session:
         return await self.wait_task(id)
 
     async def retry(self, id: int) -> None:
-        """Let a held task go on: parked, uncertain or in recovery (H44)."""
-        await self._harness.scheduler.retry(TaskId(id))
+        """Let a held task go on: parked, uncertain or in recovery (H44). Raises NotFound, UsageError if not held."""
+        async with self._line.commit(TaskTransaction) as tx:
+            _free(tx, TaskId(id))
 
     async def answer(self, question: int, value: Any, *, by: str | None = None) -> None:
         """Answer a question, at most once. Raises AlreadyAnswered, NotFound; then nothing changes (K37)."""
@@ -144,7 +156,7 @@ class Session:
         return total
 
     def observe(self, observer: Callable[[Change], None]) -> Callable[[], None]:
-        """Call `observer` with each commit after it was published, in order. It must not raise or wait. Returns how to stop."""
+        """Call `observer` with each published commit, in order. It must not raise or wait. Returns how to stop."""
         self._line.observers.append(observer)
         return lambda: self._line.observers.remove(observer)
 
@@ -183,9 +195,24 @@ class Session:
             self._intake.start()
 
 
+async def _retry(tx: TaskTransaction, item: Inbound) -> Any:
+    """Another process asks to let a held task go on."""
+    _free(tx, TaskId(item.body["task"]))
+    return {"freed": item.body["task"]}
+
+
+def _free(tx: TaskTransaction, id: TaskId) -> None:
+    task = tx.task(id)
+    if task is None:
+        raise NotFound(f"no live task {id} in session {tx.line.session!r}")
+    if not isinstance(task.state, Held):
+        raise UsageError(f"task {id} is {type(task.state).__name__.lower()}, not held: there is nothing to retry")
+    tx.put_task(evolve(task, state=Pending(checkpoint=task.state.checkpoint, begun=task.state.begun), crashes=0))
+
+
 def _add(total: dict[str, Any], more: Mapping[str, Any]) -> None:
     for name, value in more.items():
         if isinstance(value, dict):
-            _add(total.setdefault(name, {}), value)
+            _add(total.setdefault(name, {}), cast("dict[str, Any]", value))
         else:
             total[name] = total.get(name, 0) + value

@@ -36,11 +36,12 @@ async def open_line(
     opened = await storage.claim(session, take_over=take_over, kill=kill)
     line = Line(storage, opened, clock, telemetry)
     if opened.head > 0:
-        await _load(line)
+        await load_live(line)
     return line, opened.head > 0 and not opened.clean
 
 
-async def _load(line: Line) -> None:
+async def load_live(line: Line) -> None:
+    """Load the live tasks and submissions and what settling needs around them: the state that the records are in."""
     tip, storage, session = line.memory.tip, line.storage, line.session
     after = 0
     while bodies := await storage.scan_tasks(session, live=True, after=after, limit=PAGE):
