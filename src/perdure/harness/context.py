@@ -47,7 +47,8 @@ OUTCOME_UNKNOWN = (
 #: What marks an answer that never finished; everything else came from the provider as the answer's end.
 STOPPED = frozenset({"aborted", "error", "interrupted"})
 
-_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+#: What every provider takes as the name of a tool.
+TOOL_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _NOT_IN_NAME = re.compile(r"[^A-Za-z0-9_-]")
 
 
@@ -272,7 +273,7 @@ def _clean_result(result: ToolMessage | None, id: str, name: str) -> ToolMessage
 @lru_cache(maxsize=1024)
 def _wire_name(name: str) -> str:
     """Models invent names; one that no provider takes would block every later request (I20)."""
-    if _NAME.fullmatch(name):
+    if TOOL_NAME.fullmatch(name):
         return name
     return _NOT_IN_NAME.sub("_", name)[:64] or "unnamed"
 
@@ -359,7 +360,7 @@ def _wrong_answer(message: AssistantMessage, seen: set[str], model: str | None) 
 
 
 def _wrong_call(call: ToolCall, seen: set[str]) -> Iterator[str]:
-    if not _NAME.fullmatch(call.name):
+    if not TOOL_NAME.fullmatch(call.name):
         yield f"the tool name {call.name!r} is not made of 1 to 64 letters, digits, '_' and '-'"
     if call.arguments is None or call.raw is not None:
         yield f"the arguments of call {call.provider_id!r} are no JSON object"

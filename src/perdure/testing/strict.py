@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Iterator
 
 import msgspec
 
 from perdure.errors import ModelError
-from perdure.harness.context import STOPPED, valid
+from perdure.harness.context import STOPPED, TOOL_NAME, valid
 from perdure.messages import AssistantMessage, ToolMessage, call_key, calls_of
 from perdure.model import Model, ModelEvent, Request
 from perdure.records import Entry
-
-_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
 class StrictModel:
@@ -46,7 +43,7 @@ def _wrong_tools(request: Request) -> Iterator[str]:
     for name, count in Counter(tool.name for tool in request.tools).items():
         if count > 1:
             yield f"the tool {name!r} is offered {count} times"
-        if not _NAME.fullmatch(name):
+        if not TOOL_NAME.fullmatch(name):
             yield f"the tool name {name!r} is not made of 1 to 64 letters, digits, '_' and '-'"
     for tool in request.tools:
         if tool.parameters.get("type") != "object":
