@@ -1,0 +1,123 @@
+"""What waiting costs: memory of blocked conversations, opening a store of 10,000, and importing perdure."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import apsw
+from measure import Bar, at_most, middle, resident, scratch
+
+import perdure
+from perdure.model import ModelEvent, Request, TextDelta
+
+BLOCKED = 5000
+STORED = 10_000
+
+
+class Silent:
+    """A model that never answers."""
+
+    name = "silent"
+    context_window = None
+
+    def __init__(self) -> None:
+        self.waiting = 0
+        self.release = asyncio.Event()
+
+    async def stream(self, request: Request) -> AsyncIterator[ModelEvent]:
+        self.waiting += 1
+        await self.release.wait()
+        yield TextDelta("")
+
+
+async def blocked() -> list[Bar]:
+    """Resident memory of conversations that wait for a model, without anyone waiting for them; and of idle ones."""
+    with scratch() as folder:
+        model = Silent()
+        async with perdure.open(str(folder / "many.db"), model=model, durability="process") as session:
+            await (await session.conversation("warm")).submit("hello")
+            while model.waiting < 1:
+                await asyncio.sleep(0)
+            before = resident()
+            for index in range(BLOCKED):
+                chat = await session.conversation(f"c{index}")
+                await chat.submit(f"hello {index}")
+            while model.waiting <= BLOCKED:
+                await asyncio.sleep(0)
+            each = (resident() - before) / BLOCKED / 1000
+        async with perdure.open(str(folder / "idle.db"), model=None, durability="process") as session:
+            for index in range(300):
+                await session.conversation(f"w{index}")
+            before = resident()
+            for index in range(STORED):
+                await session.conversation(f"i{index}")
+            idle = (resident() - before) / STORED / 1000
+        opening = await _opening(folder)
+    return [
+        at_most("memory of a conversation blocked in the model", each, 12.0, "kB"),
+        at_most("memory of an idle conversation", idle, 0.1, "kB"),
+        *opening,
+    ]
+
+
+async def _opening(folder: Path) -> list[Bar]:
+    path = folder / "idle.db"
+    floors, ours, lists = [], [], []
+    for round in range(7):
+        floors.append(_floor_open(path, round))
+        began = time.perf_counter()
+        async with perdure.open(str(path), model=None) as session:
+            ours.append(time.perf_counter() - began)
+            began = time.perf_counter()
+            newest = await session.conversations(limit=20)
+            lists.append(time.perf_counter() - began)
+            assert len(newest) == 20
+    ratio = middle([mine / floor for mine, floor in zip(ours, floors, strict=True)])
+    note = f"{middle(ours) * 1e3:.1f} ms, floor {middle(floors) * 1e3:.1f} ms; newest 20 in {middle(lists) * 1e3:.2f} ms"
+    return [at_most(f"opening a store of {STORED:,} conversations", ratio, 10.0, "times the floor", note), *_plan(path)]
+
+
+def _floor_open(path: Path, round: int) -> float:
+    began = time.perf_counter()
+    connection = apsw.Connection(str(path))
+    connection.execute("PRAGMA journal_mode = wal")
+    connection.execute("PRAGMA synchronous = FULL")
+    connection.execute("SELECT head FROM session").fetchall()
+    connection.execute("CREATE TABLE IF NOT EXISTS bench_floor (n INTEGER)")
+    connection.execute("INSERT INTO bench_floor VALUES (?)", (round,))
+    taken = time.perf_counter() - began
+    connection.close()
+    return taken
+
+
+def _plan(path: Path) -> list[Bar]:
+    """The listing reads an index: SQLite's own plan says so."""
+    connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)
+    sql = "SELECT body FROM conversation WHERE session = 1 AND listed = 1 ORDER BY id DESC LIMIT 20"
+    plan = " ".join(str(row[3]) for row in connection.execute(f"EXPLAIN QUERY PLAN {sql}"))
+    connection.close()
+    return [at_most("listing scans without an index", 0.0 if "USING INDEX" in plan and "TEMP B-TREE" not in plan else 1.0, 0.0, "", plan)]
+
+
+def imports() -> list[Bar]:
+    """`import perdure` over `import asyncio, msgspec`, in fresh interpreters, interleaved."""
+    taken: dict[str, list[float]] = {"base": [], "perdure": []}
+    for _ in range(9):
+        for name, module in (("base", ""), ("perdure", ", perdure")):
+            code = f"import time; t = time.perf_counter(); import asyncio, msgspec{module}; print(time.perf_counter() - t)"
+            done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+            taken[name].append(float(done.stdout))
+    cost = (middle(taken["perdure"]) - middle(taken["base"])) * 1e3
+    code = "import perdure, sys; print(' '.join(sys.modules))"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    heavy = {"pydantic", "pydantic_ai", "openai", "anthropic", "textual", "rich", "click", "starlette", "griffe", "apsw"}
+    found = sorted(heavy & {name.partition(".")[0] for name in loaded})
+    return [
+        at_most("import perdure", cost, 80.0, "ms over asyncio and msgspec"),
+        at_most("heavy libraries that import perdure loads", len(found), 0, "", ", ".join(found)),
+    ]

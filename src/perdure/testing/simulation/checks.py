@@ -1,0 +1,111 @@
+"""The invariants, checked on published state after each commit, and at the end on storage."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from perdure.harness.context import render, valid
+from perdure.harness.runs import run_of
+from perdure.harness.stored import GENERATION, LIVE
+from perdure.records import (
+    Completing,
+    Outside,
+    Placed,
+    Running,
+    Waiting,
+    decode_conversation,
+    decode_entry,
+    decode_submission,
+    decode_task,
+)
+from perdure.session.line import Line
+from perdure.session.transcripts import cut
+from perdure.settle.state import State
+from perdure.testing.simulation.ledger import Ledger
+
+
+def look(line: Line) -> Iterator[str]:
+    """What is wrong with published state, if anything."""
+    state = line.memory.published
+    yield from _indexes(state)
+    for task in state.tasks.values():
+        if task.owner is not None and task.owner not in state.tasks:
+            yield f"task {task.id} ({task.kind}) lives, its owner {task.owner} has ended"
+        conversation = state.conversations.get(task.conversation)
+        if conversation is None:
+            yield f"task {task.id} lives in conversation {task.conversation}, which is not in memory"
+        elif conversation.owner is not None and conversation.owner not in state.tasks:
+            yield f"task {task.id} lives in conversation {conversation.id}, whose owner {conversation.owner} has ended"
+        waiting = task.state
+        if isinstance(waiting, Waiting) and not isinstance(waiting.policy, Outside):
+            if not any(id in state.tasks for id in waiting.on):
+                yield f"task {task.id} waits for {list(waiting.on)}, which all have ended"
+        if isinstance(waiting, Completing) and not _has_work(state, task.id):
+            yield f"task {task.id} is completing and owns no live work"
+        shelf = line.memory.published_shelves.get(("task", task.id))  # read again only when needed after a restart
+        if task.kind == GENERATION and shelf is not None and (LIVE.kind, "") not in shelf:
+            yield f"run {task.id} has no live document"
+    for submission in state.submissions.values():
+        if isinstance(submission.state, Placed) and submission.state.run not in state.tasks:
+            yield f"submission {submission.id} waits for run {submission.state.run}, which has ended"
+    for id in state.scopes:
+        runs = [task for task in map(state.tasks.__getitem__, state.scopes[id]) if task.kind == GENERATION]
+        if len(runs) > 1:
+            yield f"conversation {id} has {len(runs)} live runs"
+        if (run_of(state, id) is not None) != bool(runs):
+            yield f"conversation {id} says busy={run_of(state, id) is not None}"
+
+
+def _has_work(state: State, id: Any) -> bool:
+    if state.children.get(id):
+        return True
+    return any(not state.tasks[task].background for owned in state.owned.get(id, ()) for task in state.scopes.get(owned, ()))
+
+
+def _indexes(state: State) -> Iterator[str]:
+    """The indexes equal what a naive look at the records gives."""
+    naive = State()
+    for conversation in state.conversations.values():
+        naive.put_conversation(conversation)
+    for task in state.tasks.values():
+        naive.put_task(task)
+    for submission in state.submissions.values():
+        naive.put_submission(submission)
+    for name in ("children", "scopes", "owned", "waiters", "runs", "queued", "suspects"):
+        mine, theirs = _sorted(getattr(state, name)), _sorted(getattr(naive, name))
+        if mine != theirs:
+            yield f"index {name} is {mine}, the records say {theirs}"
+
+
+def _sorted(index: dict[Any, Any]) -> dict[Any, Any]:
+    return {key: sorted(value) if isinstance(value, dict) else value for key, value in sorted(index.items())}
+
+
+def running_without_runner(line: Line, runners: Any) -> Iterator[str]:
+    """Reserved work that nobody runs, once everything published was looked at."""
+    for task in line.memory.published.tasks.values():
+        if isinstance(task.state, Running) and task.id not in runners:
+            yield f"task {task.id} ({task.kind}) is reserved and nobody runs it"
+
+
+async def final(storage: Any, session: str, ledger: Ledger, model: str) -> None:
+    """After everything came to rest: nothing accepted is lost, every transcript is valid, ids ascend."""
+    for id, (key, _) in ledger.accepted.items():
+        body = await storage.read_submission(session, id)
+        if body is None:
+            ledger.violated(f"accepted submission {id} of {key!r} is gone")
+        elif decode_submission(body).live:
+            ledger.violated(f"accepted submission {id} of {key!r} never settled: {decode_submission(body).state}")
+    live = [decode_task(body) for body in await storage.scan_tasks(session, live=True)]
+    if live:
+        ledger.violated(f"tasks {[(task.id, task.kind, task.state) for task in live]} never ended")
+    for body in await storage.scan_conversations(session, limit=10_000):
+        conversation = decode_conversation(body)
+        entries = [decode_entry(item) for item in await storage.scan_entries(session, conversation.id, limit=100_000)]
+        seqs = [entry.seq for entry in entries]
+        if seqs != sorted(seqs, reverse=True):
+            ledger.violated(f"entries of conversation {conversation.id} are out of order")
+        wrong = valid(render(cut(entries[::-1]), model=model), model=model)
+        if wrong and entries:
+            ledger.violated(f"conversation {conversation.id} renders to an invalid transcript: {wrong[0]}")

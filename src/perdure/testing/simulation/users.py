@@ -1,0 +1,94 @@
+"""Simulated callers: each works on one conversation, by chance, and notes what it was told."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+from perdure.errors import (
+    AlreadyAnswered,
+    ConversationBusy,
+    Fenced,
+    NotFound,
+    SessionClosed,
+    SessionPoisoned,
+    StorageError,
+)
+from perdure.session.transaction import entry_kind
+from perdure.testing.simulation.cast import Asking, Checkout
+
+if TYPE_CHECKING:
+    from perdure.testing.simulation.world import Life
+
+NOTE = entry_kind("simulated.note")
+GONE = (Fenced, SessionClosed, SessionPoisoned)
+
+
+class User:
+    """One caller of one conversation, in one simulated process."""
+
+    def __init__(self, life: Life, key: str, random: Random) -> None:
+        self._life = life
+        self._key = key
+        self._random = random
+
+    async def work(self, actions: int) -> None:
+        """Do so many things. Refusals of storage are nothing special; the end of the session ends this."""
+        for _ in range(actions):
+            await self._life.clock.sleep(self._random.random() * 2)
+            try:
+                await self._act()
+            except GONE:
+                return
+            except (StorageError, NotFound, AlreadyAnswered, ConversationBusy) as error:
+                self._life.ledger.count(f"refused: {type(error).__name__}")
+
+    async def _act(self) -> None:
+        chat = await self._life.session.conversation(self._key)
+        draw = self._random.random()
+        if draw < 0.5:
+            await self._submit(chat)
+        elif draw < 0.6:
+            sent = await chat.write(NOTE, {"n": 1})
+            self._life.ledger.accept(sent.id, self._key, None)
+        elif draw < 0.7:
+            self._life.ledger.count("aborts")
+            await chat.abort(queue=self._random.choice(["withdraw", "keep"]))
+        elif draw < 0.76 and self._life.ledger.accepted:
+            id = self._random.choice(list(self._life.ledger.accepted))
+            await self._life.session.submission(id).abort()
+        elif draw < 0.84:
+            async with chat.commit() as tx:
+                payments = [self._random.random() < 0.7 for _ in range(3)]
+                tx.create_task(Checkout, {"payments": payments}, background=self._random.random() < 0.3)
+        elif draw < 0.9:
+            async with chat.commit() as tx:
+                tx.create_task(Asking)
+        elif draw < 0.97:
+            await self._answer(chat)
+        else:
+            await self._fork(chat)
+
+
+    async def _submit(self, chat: Any) -> None:
+        calls = "".join(self._random.choice("ssuufqgtx") for _ in range(self._random.randrange(4)))
+        number = self._random.randrange(6)
+        request_id = f"r{number}" if self._random.random() < 0.4 else None
+        text = f"rounds={number % 3} calls={calls}" if request_id is None else f"rounds={number % 3} calls=su"
+        sent = await chat.submit(text, request_id=request_id, when_busy=self._random.choice(["follow_up", "steer", "reject"]))
+        self._life.ledger.count("submissions")
+        self._life.ledger.accept(sent.id, self._key, request_id)
+        if self._random.random() < 0.3:
+            await sent.wait()
+
+    async def _answer(self, chat: Any) -> None:
+        questions = self._life.session.inspect().questions
+        if questions:
+            await self._life.session.answer(self._random.choice(questions).id, "yes", by=self._key)
+            self._life.ledger.count("answers")
+
+    async def _fork(self, chat: Any) -> None:
+        entries = await chat.entries(limit=20)
+        if entries:
+            await chat.fork(self._random.choice(entries).id)
+            self._life.ledger.count("forks")
