@@ -37,9 +37,9 @@ class Change:
 
 
 class Flight:
-    """A commit between admission and flush. `done` resolves after the commit was published, or fails with why it was not."""
+    """A commit between admission and flush."""
 
-    __slots__ = ("candidate", "change", "commit_id", "done", "floor", "result", "shelved")
+    __slots__ = ("_ended", "_waiting", "candidate", "change", "commit_id", "floor", "result", "shelved")
 
     def __init__(
         self,
@@ -56,14 +56,30 @@ class Flight:
         self.shelved = shelved
         #: Ids from here on were minted by this commit.
         self.floor = floor
+        #: What storage said; set before the flights ahead of it have landed.
         self.result: Seq | StorageError | None = None
-        self.done: asyncio.Future[Seq] = asyncio.get_running_loop().create_future()
+        #: How it ended, once it was published or refused; until then, who waits for that.
+        self._ended: Seq | BaseException | None = None
+        self._waiting: list[asyncio.Future[Seq]] = []
+
+    async def landed(self) -> Seq:
+        """Wait until it was published; raises why it was not. Each waiter has a future of its own: cancelling one is only that."""
+        if self._ended is None:
+            waiter: asyncio.Future[Seq] = asyncio.get_running_loop().create_future()
+            self._waiting.append(waiter)
+            return await waiter
+        if isinstance(self._ended, BaseException):
+            raise self._ended
+        return self._ended
 
     def resolve(self, seq: Seq) -> None:
-        if not self.done.done():
-            self.done.set_result(seq)
+        self._ended = seq
+        for waiter in self._waiting:
+            if not waiter.done():
+                waiter.set_result(seq)
 
     def fail(self, error: BaseException) -> None:
-        if not self.done.done():
-            self.done.set_exception(error)
-            self.done.exception()  # a caller that was cancelled does not come back for it
+        self._ended = error
+        for waiter in self._waiting:
+            if not waiter.done():
+                waiter.set_exception(error)

@@ -111,7 +111,7 @@ class Line:
     async def flushed(self) -> None:
         """Wait until everything that is admitted by now was published. Raises what made one of them fail."""
         if self._flights:
-            await _outcome(self._flights[-1])
+            await self._flights[-1].landed()
 
     async def probe(self) -> None:
         """While the disk is full: try a commit of nothing, which clears `full` when it lands."""
@@ -298,12 +298,7 @@ class Commit(Generic[Tx]):
         finally:
             line.leave(tx)
         if flight is not None:
-            await flight.done
+            await flight.landed()
         elif last is not None and (error is None or isinstance(error, PerdureError)):
-            await _outcome(last)  # what was read from the tip is answered only once it is durable (K8)
+            await last.landed()  # what was read from the tip is answered only once it is durable (K8)
         return False
-
-
-async def _outcome(flight: Flight) -> None:
-    """Wait for a flight without owning it: cancelling this wait leaves the flight's other waiters alone."""
-    await asyncio.shield(flight.done)

@@ -7,12 +7,10 @@ from collections.abc import Awaitable, Callable
 from typing import Literal
 
 from perdure.errors import (
-    Fenced,
     NotFound,
     PerdureError,
     Revoked,
     SessionClosed,
-    SessionPoisoned,
     StorageError,
     StorageFull,
     StorageRejected,
@@ -251,13 +249,13 @@ class Scheduler:
             loop_task = asyncio.current_task()
             assert loop_task is not None
             loop_task.uncancel()
-        except (SessionClosed, Fenced, SessionPoisoned):
+        except SessionClosed:
             return
         except Exception as error:
             fault = error
         finally:
             runner.inside = False
-        if not invocation.revoked and not invocation.spent and self.mode == "running":
+        if not invocation.revoked and not invocation.spent and self.mode == "running" and self.line.fault is None:
             await self._conclude(invocation, fault)
 
     async def _conclude(self, invocation: Invocation, fault: BaseException | None) -> None:
@@ -298,7 +296,7 @@ class Scheduler:
                 await self.line.clock.sleep(RETRY_EVERY)
             except StorageRejected:
                 continue
-            except (SessionClosed, Fenced, SessionPoisoned):
+            except (SessionClosed, StorageError):  # the line has stopped, and says so to everyone
                 return
             else:
                 return

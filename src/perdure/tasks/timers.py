@@ -6,7 +6,7 @@ import asyncio
 import heapq
 from collections.abc import Callable, Iterable
 
-from perdure.errors import Fenced, SessionClosed, SessionPoisoned, StorageRejected
+from perdure.errors import SessionClosed, StorageError, StorageRejected
 from perdure.records import Completed, Task, TaskId, Terminal
 from perdure.session.line import RETRY_EVERY, Line
 from perdure.settle.state import deadline_of, evolve
@@ -54,7 +54,7 @@ class Timers:
                 await self._complete_due(clock.now())
             except StorageRejected:
                 await clock.sleep(RETRY_EVERY)
-            except (SessionClosed, SessionPoisoned, Fenced):
+            except (SessionClosed, StorageError):
                 return
         self._sleeper = None
 
