@@ -8,6 +8,7 @@ import os
 import select
 import signal
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -20,7 +21,7 @@ from perdure.testing.processes import Child, find_process
 
 HARNESS = Path(__file__).with_name("harness.py")
 NOBODY = 65534
-TOKEN = "PERDURE_TEST_TOKEN"
+TOKEN = "PERDURE_TEST_RUN"  # no name that looks like a secret: those are not handed on
 
 
 class Processes:
@@ -44,7 +45,7 @@ class Processes:
         """Return when none lives, or what does after that time."""
         until = time.monotonic() + seconds
         while (alive := self.alive()) and time.monotonic() < until:
-            wait_end(alive.pop(), until - time.monotonic())
+            ended(alive.pop(), until - time.monotonic())
         return self.alive()
 
     def kill(self) -> None:
@@ -53,7 +54,7 @@ class Processes:
                 os.kill(pid, signal.SIGKILL)
 
 
-def wait_end(pid: int, seconds: float) -> bool:
+def ended(pid: int, seconds: float) -> bool:
     """Whether a process, of whomever, ended in that time."""
     try:
         handle = os.pidfd_open(pid)
@@ -68,27 +69,27 @@ def wait_end(pid: int, seconds: float) -> bool:
 
 
 class Harness:
-    """A process of its own that runs one command and tells about it; see harness.py."""
+    """A process of its own that runs commands and tells about them; see harness.py."""
 
-    def __init__(self, child: Child) -> None:
+    def __init__(self, child: Child, names: set[str]) -> None:
         self.child = child
+        self.names = names
         self.events: list[dict[str, Any]] = []
 
-    def until(self, key: str) -> Any:
-        """The value of the next event that has this key."""
+    def until(self, key: str, holds: Callable[[Any], bool] = bool) -> dict[str, Any]:
+        """By name of command: the first value under this key that will do, told before or now."""
         while True:
-            event = json.loads(self.child.read_line())
-            self.events.append(event)
-            if key in event:
-                return event[key]
+            found: dict[str, Any] = {}
+            for event in self.events:
+                if key in event and holds(event[key]):
+                    found.setdefault(event["name"], event[key])
+            if found.keys() == self.names:
+                return found
+            self.events.append(json.loads(self.child.read_line()))
 
-    def until_output(self, text: str) -> None:
-        while text not in self.output:
-            self.until("output")
-
-    @property
-    def output(self) -> str:
-        return "".join(event.get("output", "") for event in self.events)
+    def until_ready(self) -> None:
+        """Until each command said so."""
+        self.until("output", lambda text: "ready" in text)
 
 
 @pytest.fixture
@@ -97,6 +98,11 @@ def processes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setenv(TOKEN, found.token)
     yield found
     found.kill()
+
+
+@pytest.fixture
+def wait_end() -> Callable[[int, float], bool]:
+    return ended
 
 
 @pytest.fixture
@@ -117,24 +123,24 @@ def uid(request: pytest.FixtureRequest) -> int | None:
 
 
 @pytest.fixture
-def root(tmp_path: Path, uid: int | None) -> Path:
+def root(tmp_path: Path, uid: int | None) -> Iterator[Path]:
     """A directory that the harness's user may write, and reach."""
-    if uid is not None:
-        for each in [tmp_path, *tmp_path.parents]:
-            if not each.stat().st_mode & 0o001:
-                each.chmod(each.stat().st_mode | 0o011)
-        os.chown(tmp_path, uid, uid)
-    return tmp_path
+    if uid is None:
+        yield tmp_path
+        return
+    with tempfile.TemporaryDirectory() as made:
+        os.chown(made, uid, uid)
+        yield Path(made)
 
 
 @pytest.fixture
 def harness(root: Path, uid: int | None, processes: Processes) -> Iterator[Callable[..., Harness]]:
     with contextlib.ExitStack() as stack:
 
-        def start(command: str, *, timeout: float = 20, **more: Any) -> Harness:
-            given = {"root": str(root), "command": command, "timeout": timeout, **more}
-            if uid is not None:
-                given["uid"] = uid
-            return Harness(stack.enter_context(Child([sys.executable, str(HARNESS), json.dumps(given)])))
+        def start(commands: str | dict[str, str], **more: Any) -> Harness:
+            named = {"it": commands} if isinstance(commands, str) else commands
+            given = {"root": str(root), "commands": named, **more} | ({} if uid is None else {"uid": uid})
+            child = stack.enter_context(Child([sys.executable, str(HARNESS), json.dumps(given)]))
+            return Harness(child, set(named))
 
         yield start

@@ -1,7 +1,7 @@
-"""A process that runs one command in a local sandbox, tells what happens as lines of JSON, and may be killed.
+"""A process that runs commands in a local sandbox, tells what happens as lines of JSON, and may be killed.
 
-Its argument is a JSON object: `root`, `command`, `timeout`, and if wanted `grace`, `uid` to become first, and `cancel` to
-end the call as soon as the command printed anything.
+Its argument is a JSON object: `root`, `commands` by name, and if wanted `timeout`, `grace`, `uid` to become first, and
+`cancel` to end all calls once every command said "ready".
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ import msgspec
 from perdure.sandboxes.local import LocalSandbox
 
 
-def tell(**event: Any) -> None:
-    print(json.dumps(event), flush=True)
+def tell(name: str, **event: Any) -> None:
+    sys.stdout.write(json.dumps({"name": name, **event}) + "\n")
+    sys.stdout.flush()
 
 
 def become(uid: int) -> None:
@@ -27,22 +28,32 @@ def become(uid: int) -> None:
     os.setuid(uid)
 
 
-async def main(root: str, command: str, timeout: float, grace: float = 2.0, cancel: bool = False) -> None:
-    sandbox = LocalSandbox(root, grace=grace, on_start=lambda record: tell(started=msgspec.to_builtins(record)))
-    spoke = asyncio.Event()
-
+async def one(name: str, command: str, root: str, timeout: float, grace: float, ready: asyncio.Event) -> None:
     def output(chunk: bytes) -> None:
-        tell(output=chunk.decode("utf-8", "replace"))
-        spoke.set()
+        if not ready.is_set():
+            tell(name, output=chunk.decode("utf-8", "replace"))
+        if b"ready" in chunk:
+            ready.set()
 
-    running = asyncio.ensure_future(sandbox.run(command, timeout=timeout, output=output))
-    if cancel:
-        await asyncio.wait_for(spoke.wait(), 20)
-        running.cancel()
+    record = lambda started: tell(name, started=msgspec.to_builtins(started))  # noqa: E731
+    sandbox = LocalSandbox(root, grace=grace, on_start=record)
     try:
-        tell(exit=msgspec.to_builtins(await running))
+        tell(name, exit=msgspec.to_builtins(await sandbox.run(command, timeout=timeout, output=output)))
     except asyncio.CancelledError:
-        tell(cancelled=True)
+        tell(name, cancelled=True)
+
+
+async def main(
+    root: str, commands: dict[str, str], timeout: float = 30, grace: float = 2.0, cancel: bool = False
+) -> None:
+    ready = {name: asyncio.Event() for name in commands}
+    runs = [asyncio.ensure_future(one(name, commands[name], root, timeout, grace, ready[name])) for name in commands]
+    if cancel:
+        for event in ready.values():
+            await asyncio.wait_for(event.wait(), 30)
+        for run in runs:
+            run.cancel()
+    await asyncio.wait(runs)
 
 
 if __name__ == "__main__":

@@ -117,12 +117,19 @@ class Command:
         if self._process.returncode is None:
             self.brood.signal(signal.SIGKILL, ())
         self._guard.dismiss(self.pid)  # before the shell is reaped: from then on its number may be another's
-        self._process.poll()
+        self._reap()
         for end in (self._reader, self._handle):
             if end >= 0:
                 self._loop.remove_reader(end)
                 os.close(end)
         self._reader = self._handle = -1
+
+    def _reap(self) -> None:
+        """Collect the shell. It is dead unless the loop is being shut down, or it cannot be killed."""
+        try:
+            self._process.wait(0.1 if self._process.poll() is None else 0)
+        except subprocess.TimeoutExpired:
+            threading.Thread(target=self._process.wait, name="perdure-reap", daemon=True).start()
 
 
 def _spawn(command: str, guard: int, writer: int, env: Mapping[str, str], cwd: str) -> subprocess.Popen[bytes]:

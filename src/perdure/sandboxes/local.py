@@ -52,8 +52,8 @@ class LocalSandbox:
     """Files below `root`, and commands that are ended by process group. See the module for what that covers.
 
     `environment` is what commands see, without what looks like a secret (`environment.is_secret`); that of this process
-    by default. `on_start` is told of each command before `run` waits for it. `grace` is the time in seconds between SIGTERM
-    and SIGKILL. Sandboxes may share a `guard`.
+    by default. `on_start` is told of each command before `run` waits for it. `grace` is what SIGTERM gives, in seconds.
+    Sandboxes may share a `guard`.
     """
 
     id = "local:process-group"
