@@ -71,6 +71,7 @@ class DraftObject(Part, MutableMapping[str, Any]):
 
     def setdefault(self, key: str, default: Any = None) -> Any:
         """What stands at `key`; where nothing does, `default` is put there first."""
+        self._writable()
         if key not in self:
             self[key] = default
         return self[key]
@@ -208,7 +209,8 @@ class DraftList(Part, MutableSequence[Any]):
 
     def sort(self, *, key: Callable[[Any], Any] | None = None, reverse: bool = False) -> None:
         """As list.sort; `key` gets what reading an item gives. The list is stored whole."""
-        keys: list[Any] = list(self._writable()) if key is None else [key(item) for item in self]
+        items: list[Any] = self._writable()
+        keys = list(items) if key is None else [key(item) for item in self]
         self._reorder(sorted(range(len(keys)), key=keys.__getitem__, reverse=reverse))
 
     def _checked(self, values: list[Any], first: int) -> list[Any]:
