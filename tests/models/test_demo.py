@@ -130,7 +130,7 @@ async def test_an_error_is_explained_and_its_step_is_not_repeated(shop, talk):
 
     assert [name for name, _ in conversation.calls] == ["bash", "pay"]
     assert "bash failed (timeout): took longer than 30 s" in conversation.said[1]
-    assert "1 without success" in answer
+    assert "1 of 2 done" in answer
 
 
 async def test_an_interrupted_call_is_not_repeated_and_called_unknown(shop, talk):
@@ -278,10 +278,10 @@ def test_a_spec_that_it_does_not_know_is_refused_with_a_remedy(spec, remedy):
 
 @pytest.mark.slow
 async def test_a_prompt_of_any_length_and_kind_is_planned_in_no_time(shop):
-    words = "pay 5 to Ann, " * 2000 + "`" * 999 + " " * 50_000 + "a-" * 20_000 + "\n" * 9_999 + "\x00\ud800"
-
+    words = "\x00\ud800 pay 5 to Ann, " * 2000 + "`" * 999 + " " * 50_000 + "a-" * 20_000 + "\n" * 9_999
     request = Request(model="demo", messages=(user(words),), tools=shop)
-    starts = [event async for event in DemoModel().stream(request) if isinstance(event, CallStart)]
 
-    assert starts[0].name == "pay"
-    assert msgspec.json.encode(starts)
+    events = [event async for event in DemoModel().stream(request)]
+
+    assert any(isinstance(event, CallStart) and event.name == "pay" for event in events)
+    assert msgspec.json.encode(events)

@@ -79,7 +79,7 @@ _WORDS = "write hello to a.txt 5 3.7 -2 Ann berlin fast red cat not recursive an
 WORDS = [
     *_WORDS.split(),
     *["`ls -l`", '"quoted text"', "New York", "2026-12-24", "ann@x.com", "https://x.org/y", "count=4", "amount: 12"],
-    *["mode slow", "label x", "name Bob", "size 99", "\u2026", "\ud800", ""],
+    *["mode slow", "label x", "name Bob", "size 99", "\u2026", ""],
 ]
 
 fields = st.dictionaries(st.sampled_from(NAMES), st.tuples(st.sampled_from(TYPES), st.booleans()), max_size=5)

@@ -251,9 +251,8 @@ def _summary(seen: _Seen, talk: Sequence[Step], offered: Sequence[str]) -> str:
     lines: list[str] = []
     if seen.results:
         failed = sum(result.error is not None for result in seen.results)
-        lines.append(
-            f"{len(seen.results)} calls, {failed} without success:" if failed else f"{len(seen.results)} done:"
-        )
+        total = len(seen.results)
+        lines.append(f"{total - failed} of {total} done:" if failed else f"{total} done:")
         for at, result in enumerate(seen.results, 1):
             error = f" failed ({result.error})" if result.error else ""
             lines.append(f"{at}. {result.name}{error}: {_clip(result.text)}")

@@ -68,7 +68,8 @@ def plan(prompt: str, tools: Sequence[ToolSpec]) -> list[Step]:
     hidden = _Hidden()
     steps: list[Step] = []
     stage = 0
-    for text, parallel, controls in _stages(hidden.hide(prompt[:_LONGEST])):
+    sendable = prompt[:_LONGEST].encode("utf-8", "replace").decode()
+    for text, parallel, controls in _stages(hidden.hide(sendable)):
         for step in planner.steps(text, parallel, hidden):
             steps.append(msgspec.structs.replace(step, stage=stage, controls=controls))
             stage += not parallel

@@ -155,7 +155,7 @@ def looks_of(name: str, schema: Mapping[str, Any]) -> re.Pattern[str] | None:
             return URL
         case "date" | "date-time":
             return DATE
-        case "uuid":
+        case "uuid" | "uuid4":
             return UUID
         case _:
             pass
@@ -178,7 +178,7 @@ def invented(name: str, schema: Mapping[str, Any], text: str) -> str:
             return "demo@example.com"
         case "uri" | "url":
             return "https://example.com/"
-        case "uuid":
+        case "uuid" | "uuid4":
             return "00000000-0000-4000-8000-000000000000"
         case _:
             pass
