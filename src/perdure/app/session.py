@@ -89,6 +89,10 @@ class Session:
         """Wait until no ordinary task of any ownerless conversation is live. Starts the scheduler (K41)."""
         await self._harness.scheduler.wait_idle()
 
+    async def until(self, done: Callable[[], bool]) -> None:
+        """Wait until a condition on published state holds; it is looked at after each commit. Starts the scheduler (K41)."""
+        await self._harness.scheduler.until(done)
+
     async def wait_task(self, id: int) -> Outcome:
         """How a task ended. Starts the scheduler. Raises NotFound."""
         return await self._harness.scheduler.wait_task(TaskId(id))
