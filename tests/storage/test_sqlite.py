@@ -10,6 +10,7 @@ import pytest
 from perdure.backends.sqlite import SqliteStorage, open_sqlite
 from perdure.storage import Storage
 from perdure.testing.storage_contract import StorageContract, reopening
+from perdure.testing.storage_process_contract import ProcessContract
 
 
 class SqliteContract(StorageContract):
@@ -42,3 +43,19 @@ class TestSqliteReopened(SqliteContract):
 
         async with reopening(open_again) as storage:
             yield storage
+
+
+@pytest.mark.slow
+class TestSqliteProcesses(ProcessContract):
+    opener = "perdure.backends.sqlite:open_sqlite"
+
+    @pytest.fixture
+    async def storage(self, tmp_path: Path) -> AsyncIterator[Storage]:
+        self.store = tmp_path / "s.db"
+        self.opener_arguments = (str(self.store),)
+        storage = await open_sqlite(self.store)
+        yield storage
+        await storage.close()
+
+    async def open_beside(self, storage: Storage) -> Storage:
+        return await open_sqlite(self.store)

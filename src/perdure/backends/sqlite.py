@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import os
 from contextlib import suppress
-from typing import Any, Literal
+from typing import Literal
 
 import apsw
 
@@ -24,6 +24,7 @@ from perdure.backends.sqlite_errors import opening_failed
 from perdure.backends.sqlite_file import SqliteFile, share
 from perdure.backends.sqlite_reader import Reader
 from perdure.backends.sqlite_reads import SqliteReads
+from perdure.backends.sqlite_rows import fetch
 from perdure.backends.sqlite_schema import Durability
 from perdure.backends.sqlite_workers import this_process
 from perdure.backends.sqlite_writer import Writer
@@ -64,7 +65,7 @@ async def open_sqlite(
     try:
         if mode == "own":
             file.workers.enter(worker)
-            await file.writer.ask(_nothing)
+            await file.writer.alone(_nothing, writes=False)
         else:
             await file.reader.ask(_nothing)
     except BaseException as error:
@@ -114,7 +115,7 @@ class SqliteStorage(SqliteReads):
 
     async def sessions(self, *, after: str = "", limit: int = 100) -> list[SessionInfo]:
         def read(connection: apsw.Connection) -> list[SessionInfo]:
-            rows: list[Any] = connection.execute(SESSIONS, (after, limit)).fetchall()
+            rows = fetch(connection, SESSIONS, (after, limit))
             found = [(row[:3], worker_of(row[3:]) if row[3] is not None else None) for row in rows]
             alive = {id: self._file.workers.alive(id) for id in dict.fromkeys(each.id for _, each in found if each)}
             return [
@@ -144,14 +145,13 @@ class SqliteStorage(SqliteReads):
     async def changed(self) -> bool:
         self._check_open()
         written, admitted = self._file.is_written, self._admitted
-        ask = self._file.writer.ask if written else self._file.reader.ask
 
         def look(connection: apsw.Connection) -> tuple[bool, int, int]:
             # The version moves when another connection commits; our own process's other storages share this one.
             neighbours = self._file.writer.finished - admitted if written else 0
             return written, connection.pragma("data_version"), neighbours
 
-        seen = await ask(look)
+        seen = await (self._file.writer.alone(look, writes=False) if written else self._file.reader.ask(look))
         changed, self._seen = seen != self._seen, seen
         return changed
 
@@ -166,7 +166,7 @@ class SqliteStorage(SqliteReads):
         file = self._file
         if file.is_written:
             with suppress(PerdureError):  # where the file failed, whoever wrote to it was told
-                await file.writer.ask(_nothing)
+                await file.writer.alone(_nothing, writes=False)
         file.workers.leave(self.worker.id)
         for stopped in file.leave():
             await stopped

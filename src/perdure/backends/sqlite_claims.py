@@ -8,11 +8,10 @@ from __future__ import annotations
 import os
 import socket
 from datetime import UTC, datetime
-from typing import Any
 
 import apsw
 
-from perdure.backends.sqlite_rows import place
+from perdure.backends.sqlite_rows import fetch, place
 from perdure.backends.sqlite_schema import BUSY_MS
 from perdure.backends.sqlite_workers import Workers, end, holder_of_write_lock, is_stopped, state
 from perdure.errors import SessionOwned, StorageRejected
@@ -48,9 +47,9 @@ def claim(
     # The ids of the two epochs before this one stay, and those of this one (K47).
     at = place(number)
     connection.execute('DELETE FROM "commit" WHERE id > ? AND id <= ?', (at, at | began_before))
-    gone: list[Any] = connection.execute(
-        "DELETE FROM worker WHERE NOT EXISTS (SELECT 1 FROM session WHERE owner = worker.id) RETURNING id"
-    ).fetchall()
+    gone = fetch(
+        connection, "DELETE FROM worker WHERE NOT EXISTS (SELECT 1 FROM session WHERE owner = worker.id) RETURNING id"
+    )
     connection.execute("COMMIT")
     for (id,) in gone:
         if not workers.alive(id):

@@ -12,7 +12,7 @@ from typing import Any
 import apsw
 
 from perdure.backends.sqlite_reader import Reader
-from perdure.backends.sqlite_rows import ID_BITS, LAST_ID, Row
+from perdure.backends.sqlite_rows import ID_BITS, LAST_ID, Row, fetch
 from perdure.records import ConversationId, DocumentId, EntryId, Seq, SubmissionId, TaskId
 from perdure.storage import DocumentValue
 
@@ -49,7 +49,7 @@ class SqliteReads:
             at = reader.place_of(connection, session)
             if at is None:
                 return []
-            rows: list[Any] = connection.execute(sql, bindings(at)).fetchall()
+            rows = fetch(connection, sql, bindings(at))
             return [row[0] for row in rows] if rows and len(rows[0]) == 1 else rows
 
         return await reader.ask(read)

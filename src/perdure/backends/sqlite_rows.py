@@ -3,10 +3,15 @@
 A row is known by `place(session) | id`: the session's number in the upper bits, the id within the session below.
 """
 
+# pyright: reportUnknownMemberType=false
+# (apsw's stubs name a type that Python has from 3.12 on)
+
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
+
+import apsw
 
 from perdure.storage import (
     PutBase,
@@ -29,11 +34,18 @@ ID_BITS = 40
 LAST_ID = (1 << ID_BITS) - 1
 
 
+def fetch(connection: apsw.Connection, sql: str, row: Row = ()) -> list[Any]:
+    """All rows of a statement: none is left unfinished, so that none holds the log (I51)."""
+    return cast("list[Any]", connection.execute(sql, row).fetchall())
+
+
 def place(session: int) -> int:
     """Where the rows of a session begin."""
     return session << ID_BITS
 
 
+#: Moves the head of a session that a claim still holds.
+FENCE = "UPDATE session SET head = ?, next_id = ? WHERE id = ? AND epoch = ? AND head = ? AND open = 1"
 COMMIT = 'INSERT INTO "commit" (id, commit_id) VALUES (?, ?)'
 ENTRY = "INSERT INTO entry (id, conversation, head, body) VALUES (?, ?, ?, ?)"
 TASK = (
@@ -69,10 +81,6 @@ REMOVE = {
     "document": "DELETE FROM document WHERE id = ?",
     "conversation": "DELETE FROM conversation WHERE id = ?",
 }
-
-#: Statements whose rows may wait, and be written in this order: tables know nothing of each other,
-#: and a base comes after the deltas that it may prune.
-PUTS = (COMMIT, ENTRY, DELTA, BASE, TASK, SUBMISSION, CONVERSATION, DOCUMENT, TAKE)
 
 
 def _put_conversation(at: int, seq: int, put: PutConversation) -> Statement:
@@ -132,5 +140,3 @@ STATEMENT: dict[type, Callable[[int, int, Any], Statement]] = {
     Remove: _remove,
     RemoveEntries: _remove_entries,
 }
-#: Their statements stand where the batch has them: no put may pass them.
-REMOVALS = frozenset({Remove, RemoveEntries})

@@ -54,6 +54,7 @@ def connect_writer(path: str, *, durability: Durability, vfs: str | None, worker
         connection.pragma("fullfsync", durability == "power")  # where a plain sync stops at the disk's cache (macOS)
         connection.pragma("checkpoint_fullfsync", durability == "power")
         connection.pragma("journal_size_limit", LOG_BYTES)
+        connection.wal_autocheckpoint(0)  # the writer does it after it has acknowledged
         connection.pragma("cache_size", -CACHE_KIB)
     except BaseException:
         connection.close()

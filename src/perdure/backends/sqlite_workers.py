@@ -11,6 +11,7 @@ import os
 import select
 import signal
 import socket
+import threading
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -18,6 +19,10 @@ from pathlib import Path
 from perdure.clock import Clock
 from perdure.errors import StorageRejected
 from perdure.storage import Worker
+
+#: How long an opening waits for another process that makes or migrates the store, and how often it looks.
+SETUP_SECONDS = 30.0
+SETUP_TICK = 0.01
 
 #: Locks that this process holds. A forked child closes its copies, or the locks would outlive the parent.
 _held: dict[str, int] = {}
@@ -85,13 +90,29 @@ class Workers:
         self._directory.mkdir(mode=0o700, exist_ok=True)
         descriptor = os.open(self._directory / "setup.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            _lock_within(descriptor, SETUP_SECONDS, self._directory)
             yield
         finally:
             os.close(descriptor)
 
     def _path(self, id: str) -> Path:
         return self._directory / f"{id}.lock"
+
+
+def _lock_within(descriptor: int, seconds: float, where: Path) -> None:
+    """Take the lock, looking again and again: a process that stopped while it held it must not hang the others."""
+    tick = threading.Event()
+    for _ in range(int(seconds / SETUP_TICK)):
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            tick.wait(SETUP_TICK)
+        else:
+            return
+    raise StorageRejected(
+        f"another process has been making or migrating the store for {seconds:.0f} s ({where}/setup.lock): "
+        "wait for it, or continue or end it if it is stopped"
+    )
 
 
 # -- processes

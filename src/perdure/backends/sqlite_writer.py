@@ -9,13 +9,14 @@ import asyncio
 import queue
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, TypeVar
 
 import apsw
 
 from perdure.backends.sqlite_errors import again, opening_failed
-from perdure.backends.sqlite_groups import Groups, Outcome, Place, Work
-from perdure.errors import PerdureError
+from perdure.backends.sqlite_groups import Groups, Outcome, Work
+from perdure.errors import PerdureError, StorageFailed
 from perdure.records import Seq
 from perdure.storage import Batch, Claim
 from perdure.telemetry import Telemetry
@@ -24,25 +25,6 @@ T = TypeVar("T")
 
 #: Works of one transaction at most, so that the first is not acknowledged much later than it could be.
 GROUP = 1000
-
-
-class Admitted(Work):
-    """A work and who waits for it."""
-
-    __slots__ = ("done", "loop")
-
-    def __init__(
-        self,
-        place: Place,
-        function: Callable[[apsw.Connection], Any] | None = None,
-        *,
-        claim: Claim | None = None,
-        batch: Batch | None = None,
-        counted: bool = True,
-    ) -> None:
-        super().__init__(place, function, claim=claim, batch=batch, counted=counted)
-        self.loop = asyncio.get_running_loop()
-        self.done: asyncio.Future[Any] = self.loop.create_future()
 
 
 class Writer:
@@ -66,31 +48,28 @@ class Writer:
         self._blocked = blocked
         self._on_failure = on_failure
         self._telemetry = telemetry
-        self._queue: queue.SimpleQueue[Admitted] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[Work] = queue.SimpleQueue()
         threading.Thread(target=self._run, name=f"perdure-writer {path}", daemon=True).start()
 
     def commit(self, claim: Claim, batch: Batch) -> asyncio.Future[Seq]:
-        return self._admit(Admitted("group", claim=claim, batch=batch))
+        return self._admit(Work(asyncio.get_running_loop().create_future(), "group", claim, batch))
 
     def together(self, function: Callable[[apsw.Connection], T]) -> asyncio.Future[T]:
         """Run in the transaction of the next group. An exception undoes what the function wrote."""
-        return self._admit(Admitted("group", function))
+        return self._admit(Work(asyncio.get_running_loop().create_future(), "group", function=function))
 
-    def alone(self, function: Callable[[apsw.Connection], T]) -> asyncio.Future[T]:
+    def alone(self, function: Callable[[apsw.Connection], T], *, writes: bool = True) -> asyncio.Future[T]:
         """Run between two groups, in transactions of its own."""
-        return self._admit(Admitted("alone", function))
-
-    def ask(self, function: Callable[[apsw.Connection], T]) -> asyncio.Future[T]:
-        """Run between two groups something that writes nothing."""
-        return self._admit(Admitted("alone", function, counted=False))
+        done = asyncio.get_running_loop().create_future()
+        return self._admit(Work(done, "alone", function=function, counted=writes))
 
     def stop(self) -> asyncio.Future[None]:
         """Close the connection once all that was admitted is done. Nothing may be admitted after it."""
-        last = Admitted("end", counted=False)
+        last = Work(asyncio.get_running_loop().create_future(), "end")
         self._queue.put(last)
         return last.done
 
-    def _admit(self, work: Admitted) -> asyncio.Future[Any]:
+    def _admit(self, work: Work) -> asyncio.Future[Any]:
         if self.failure is not None:
             work.done.set_exception(again(self.failure))
         else:
@@ -105,29 +84,40 @@ class Writer:
             groups = Groups(self._connect(), self._path, self._blocked)
         except Exception as error:
             self._fail(opening_failed(error, self._path))
-        running = True
-        while running:
-            works = [self._queue.get()]
-            works += [self._queue.get_nowait() for _ in range(min(self._queue.qsize(), GROUP - 1))]
-            for group in runs(works):
-                self._resolve(group, self._carry_out(groups, group))
-                running = group[0].place != "end"
-                if running and groups is not None and self.failure is None:
-                    groups.tidy()
-                    self._notice(groups)
+        while True:
+            work = self._queue.get()
+            group: list[Work] = []
+            while work.place == "group":
+                group.append(work)
+                if len(group) == GROUP or self._queue.empty():
+                    break
+                work = self._queue.get_nowait()
+            if group:
+                self._carry_out(groups, group)
+            if work.place == "alone":
+                self._carry_out(groups, [work])
+            elif work.place == "end":
+                if groups is not None:
+                    groups.close()
+                resolve([work], [None])
+                return
 
-    def _carry_out(self, groups: Groups | None, works: Sequence[Admitted]) -> list[Outcome]:
-        if works[0].place == "end":
-            if groups is not None:
-                groups.close()
-            return [None]
+    def _carry_out(self, groups: Groups | None, works: list[Work]) -> None:
+        """Do it, tell everyone, and only then tidy up."""
         if groups is None or self.failure is not None:
-            assert self.failure is not None
-            return [again(self.failure) for _ in works]
-        outcomes = groups.carry_out(works)
-        self.finished += sum(work.counted for work in works)
+            failure = self.failure or StorageFailed(f"{self._path} is not open")
+            resolve(works, [again(failure) for _ in works])
+            return
+        outcomes = groups.together(works) if works[0].place == "group" else [groups.alone(works[0])]
+        self.finished += len(works) if works[0].counted else 0
         self._notice(groups)
-        return outcomes
+        loop = works[0].done.get_loop()
+        resolve(works, outcomes)
+        pages = groups.tidy()
+        if pages is not None:
+            self._notice(groups)
+            with suppress(RuntimeError):  # as in `resolve`
+                loop.call_soon_threadsafe(self._telemetry.emit, "perdure.storage.log", {"pages": pages})
 
     def _notice(self, groups: Groups) -> None:
         if groups.failure is not None:
@@ -137,32 +127,18 @@ class Writer:
         self.failure = failure
         self._on_failure()
 
-    def _resolve(self, works: Sequence[Admitted], outcomes: Sequence[Outcome]) -> None:
-        """Tell each loop once."""
-        settled: dict[asyncio.AbstractEventLoop, list[tuple[asyncio.Future[Any], Outcome]]] = {}
-        for work, outcome in zip(works, outcomes, strict=True):
-            settled.setdefault(work.loop, []).append((work.done, outcome))
-        for loop, mine in settled.items():
-            try:
-                loop.call_soon_threadsafe(settle, mine)
-            except RuntimeError:
-                continue  # that loop is closed: nobody is left to hear of it
+
+def resolve(works: Sequence[Work], outcomes: Sequence[Outcome]) -> None:
+    """Tell each loop once."""
+    settled = [(work.done, outcome) for work, outcome in zip(works, outcomes, strict=True)]
+    for loop in dict.fromkeys(work.done.get_loop() for work in works):
+        mine = [each for each in settled if each[0].get_loop() is loop]
+        with suppress(RuntimeError):  # that loop is closed: nobody is left to hear of it
+            loop.call_soon_threadsafe(settle, mine)
 
 
-def runs(works: Sequence[Admitted]) -> list[Sequence[Admitted]]:
-    """Neighbours that share a transaction; others by themselves."""
-    found: list[Sequence[Admitted]] = []
-    start = 0
-    for position, work in enumerate(works):
-        if work.place != "group":
-            found += [works[start:position], works[position : position + 1]]
-            start = position + 1
-    found.append(works[start:])
-    return [each for each in found if each]
-
-
-def settle(outcomes: Sequence[tuple[asyncio.Future[Any], Outcome]]) -> None:
-    for done, outcome in outcomes:
+def settle(settled: Sequence[tuple[asyncio.Future[Any], Outcome]]) -> None:
+    for done, outcome in settled:
         if done.done():
             continue  # whoever waited was cancelled: the commit stands
         if isinstance(outcome, BaseException):
