@@ -14,6 +14,8 @@ from perdure.app.session import Session
 from perdure.backends.memory import MemoryStorage
 from perdure.errors import SessionClosed, SessionPoisoned, StorageError
 from perdure.harness.harness import RequestLimits
+from perdure.records import Faulted
+from perdure.session.change import Change
 from perdure.telemetry import Telemetry
 from perdure.testing.clock import LoopClock
 from perdure.testing.faults import RandomFaults, Slow
@@ -72,15 +74,18 @@ class Life:
             limits=RequestLimits(first_byte=5, progress=5, total=30),
             take_over=take_over,
         )
-        self.session.observe(lambda change: self._published())
+        self.session.observe(self._published)
         await self.session.resume()
 
     def _delays(self) -> Iterator[float]:
         while True:
             yield self._random.random() * 0.05
 
-    def _published(self) -> None:
+    def _published(self, change: Change) -> None:
         self.ledger.count("commits")
+        for task in change.tasks.values():
+            if isinstance(task.outcome, Faulted):
+                self.ledger.violated(f"task {task.id} ({task.kind}) faulted: {task.outcome.error}")
         for wrong in look(self.session._line):
             self.ledger.violated(wrong)
 
