@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import importlib
-import signal
 import sys
-from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
@@ -20,10 +18,8 @@ import pytest
 from perdure.errors import Fenced, PerdureError, SessionOwned, StorageError
 from perdure.records import ConversationId, EntryId, Inbound, Seq, decode_inbound, encode
 from perdure.storage import Batch, Claim, Opened, Storage, TakeInbound
+from perdure.testing.processes import Child
 from perdure.testing.storage_fixtures_contract import Beside, Line, StorageLaws, claimed, commit_id_of, entry
-
-#: A child starts an interpreter on a machine that may be busy.
-PATIENCE = 30.0
 
 
 class Call(msgspec.Struct):
@@ -48,51 +44,29 @@ class Reply(msgspec.Struct):
     message: str = ""
 
 
-class Child:
-    """Another process with the same data open."""
+class StorageChild(Child):
+    """Another process that has the data open."""
 
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
-        self.process = process
+    def __init__(self, opener: str, *arguments: str) -> None:
+        code = "from perdure.testing.storage_process_contract import serve; serve()"
+        super().__init__([sys.executable, "-c", code, opener, *arguments])
 
-    @property
-    def pid(self) -> int:
-        return self.process.pid
+    def send(self, method: str, **named: Any) -> None:
+        self.write_line(msgspec.json.encode(Call(method, **named)).decode())
 
-    async def call(self, method: str, **named: Any) -> Any:
-        """What the call gives. Raises RuntimeError, with the class and message of what it raised there."""
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
-        self.process.stdin.write(msgspec.json.encode(Call(method, **named)) + b"\n")
-        line = await asyncio.wait_for(self.process.stdout.readline(), PATIENCE)
-        reply = msgspec.json.decode(line, type=Reply)
+    def receive(self) -> Any:
+        """What the next call gave. Raises RuntimeError, with the class and message of what it raised there."""
+        reply = msgspec.json.decode(self.read_line(), type=Reply)
         if reply.error is not None:
             raise RuntimeError(f"{reply.error}: {reply.message}")
         return reply.result
 
-    async def claim(self, session: str = "main", **named: Any) -> Opened:
-        return msgspec.convert(await self.call("claim", session=session, **named), Opened)
+    def call(self, method: str, **named: Any) -> Any:
+        self.send(method, **named)
+        return self.receive()
 
-    async def end(self) -> None:
-        """SIGKILL, stopped or not."""
-        if self.process.returncode is None:
-            self.process.kill()
-        await self.process.wait()
-
-
-@asynccontextmanager
-async def child_with(opener: str, *arguments: str) -> AsyncGenerator[Child]:
-    """Start a process that has the data open."""
-    code = "from perdure.testing.storage_process_contract import serve; serve()"
-    pipe = asyncio.subprocess.PIPE
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", code, opener, *arguments, stdin=pipe, stdout=pipe
-    )
-    child = Child(process)
-    try:
-        await child.call("open")
-        yield child
-    finally:
-        await child.end()
+    def claim(self, session: str = "main", **named: Any) -> Opened:
+        return msgspec.convert(self.call("claim", session=session, **named), Opened)
 
 
 class ProcessContract(StorageLaws):
@@ -102,22 +76,24 @@ class ProcessContract(StorageLaws):
     opener_arguments: tuple[str, ...]
 
     @pytest.fixture
-    async def child(self, storage: Storage) -> AsyncIterator[Child]:
-        async with child_with(self.opener, *self.opener_arguments) as child:
+    def child(self, storage: Storage) -> Iterator[StorageChild]:
+        child = StorageChild(self.opener, *self.opener_arguments)
+        with child:
+            child.call("open")
             yield child
 
-    async def test_another_process_reads_what_was_committed(self, main: Line, child: Child) -> None:
+    async def test_another_process_reads_what_was_committed(self, main: Line, child: StorageChild) -> None:
         await main.commit(entry(10))
 
-        assert await child.call("entry", id=10) == "entry 10"
+        assert child.call("entry", id=10) == "entry 10"
 
         await main.commit(entry(11))
-        assert await child.call("entries") == ["entry 11", "entry 10"]
+        assert child.call("entries") == ["entry 11", "entry 10"]
 
-    async def test_another_process_hands_in_beside_the_owner(self, main: Line, child: Child) -> None:
+    async def test_another_process_hands_in_beside_the_owner(self, main: Line, child: StorageChild) -> None:
         await main.storage.changed()
 
-        await child.call("hand_in", item=Inbound(id="a", kind="input", body="hello", at=1.0))
+        child.call("hand_in", item=Inbound(id="a", kind="input", body="hello", at=1.0))
 
         assert await main.storage.changed()
         (body,) = await main.storage.scan_inbound("main")
@@ -125,102 +101,92 @@ class ProcessContract(StorageLaws):
         assert item.body == "hello"
         answered = msgspec.structs.replace(item, taken=Seq(1), answer="done")
         await main.commit(TakeInbound("a", encode(answered)))
-        assert msgspec.convert(await child.call("inbound", item=item), Inbound) == answered
+        assert msgspec.convert(child.call("inbound", item=item), Inbound) == answered
 
-    async def test_another_process_is_refused_and_told_who_owns_the_session(self, main: Line, child: Child) -> None:
+    async def test_another_process_is_refused_and_told_who_owns_the_session(
+        self, main: Line, child: StorageChild
+    ) -> None:
         with pytest.raises(RuntimeError, match=f"SessionOwned.*process {main.storage.worker.pid} on"):
-            await child.call("claim")
+            child.call("claim")
 
-        opened = await child.claim("other")
-        with pytest.raises(SessionOwned, match=f"process {child.pid} on .* since .*sleeping"):
+        opened = child.claim("other")
+        with pytest.raises(SessionOwned, match=f"process {child.pid} on .* since "):
             await main.storage.claim("other")
         assert [each.owner and each.owner.pid for each in await main.storage.sessions()] == [
             main.storage.worker.pid,
             child.pid,
         ]
-        await child.call("release", claim=opened.claim)
+        child.call("release", claim=opened.claim)
         assert (await main.storage.claim("other")).clean
 
-    async def test_who_is_taken_over_by_another_process_is_fenced(self, main: Line, child: Child) -> None:
+    async def test_who_is_taken_over_by_another_process_is_fenced(self, main: Line, child: StorageChild) -> None:
         await main.commit(entry(10))
 
-        opened = await child.claim(take_over=True)
+        opened = child.claim(take_over=True)
 
         assert (opened.claim.epoch, opened.head) == (2, 1)
         with pytest.raises(Fenced):
             await main.commit(entry(20))
-        await child.call("commit", claim=opened.claim, seq=2, id=11)
+        child.call("commit", claim=opened.claim, seq=2, id=11)
         assert await main.storage.scan_entries("main", ConversationId(1)) == [b"entry 11", b"entry 10"]
 
-    async def test_the_sessions_of_a_process_that_was_killed_are_free(self, storage: Storage, child: Child) -> None:
-        opened = await child.claim()
-        await child.call("commit", claim=opened.claim, seq=1, id=10)
+    async def test_the_sessions_of_a_process_that_was_killed_are_free(
+        self, storage: Storage, child: StorageChild
+    ) -> None:
+        opened = child.claim()
+        child.call("commit", claim=opened.claim, seq=1, id=10)
 
-        await child.end()
+        child.kill()
+        child.wait()
 
         line = await claimed(storage)
         assert (line.opened.head, line.opened.clean) == (1, False)
         assert await storage.find_commit("main", commit_id_of(opened.claim, 1)) == 1
         assert await storage.read_entry("main", EntryId(10)) == b"entry 10"
 
-    async def test_the_sessions_of_a_process_that_closed_are_free(self, storage: Storage, child: Child) -> None:
-        opened = await child.claim()
-        await child.call("release", claim=opened.claim)
-        await child.call("close")
+    async def test_the_sessions_of_a_process_that_closed_are_free(self, storage: Storage, child: StorageChild) -> None:
+        opened = child.claim()
+        child.call("release", claim=opened.claim)
+        child.call("close")
 
         assert (await storage.claim("main")).clean
 
     async def test_a_stopped_owner_is_taken_over_and_fenced_when_it_goes_on(
-        self, storage: Storage, child: Child
+        self, storage: Storage, child: StorageChild
     ) -> None:
-        opened = await child.claim()
-        await child.call("commit", claim=opened.claim, seq=1, id=10)
-        child.process.send_signal(signal.SIGSTOP)
-        await stopped(child.pid)
+        opened = child.claim()
+        child.call("commit", claim=opened.claim, seq=1, id=10)
+        child.stop()
 
         with pytest.raises(SessionOwned, match="stopped"):
             await storage.claim("main")
         line = await claimed(storage, take_over=True)
         await line.commit(entry(11))
-        child.process.send_signal(signal.SIGCONT)
+        child.proceed()
 
         with pytest.raises(RuntimeError, match="Fenced"):
-            await child.call("commit", claim=opened.claim, seq=2, id=20)
+            child.call("commit", claim=opened.claim, seq=2, id=20)
         assert await storage.scan_entries("main", ConversationId(1)) == [b"entry 11", b"entry 10"]
 
-    async def test_two_processes_commit_to_their_sessions_at_once(self, main: Line, child: Child) -> None:
-        opened = await child.claim("other")
+    async def test_two_processes_commit_to_their_sessions_at_once(self, main: Line, child: StorageChild) -> None:
+        opened = child.claim("other")
 
-        calls = [
-            each
-            for number in range(1, 21)
-            for each in (
-                child.call("commit", session="other", claim=opened.claim, seq=number, id=10 + number),
-                asyncio.wait_for(main.commit(entry(10 + number)), PATIENCE),
-            )
-        ]
-        for pair in zip(calls[::2], calls[1::2], strict=True):
-            await asyncio.gather(*pair)
+        for number in range(1, 21):
+            child.send("commit", session="other", claim=opened.claim, seq=number, id=10 + number)
+        for number in range(1, 21):
+            assert await main.commit(entry(10 + number)) == number
+            assert child.receive() == number
 
         for session in ("main", "other"):
             assert len(await main.storage.scan_entries(session, ConversationId(1))) == 20
 
     async def test_who_looks_while_others_come_and_go_sees_every_commit(
-        self, main: Line, beside: Beside, child: Child
+        self, main: Line, beside: Beside, child: StorageChild
     ) -> None:
         for number in range(5):
             await main.commit(entry(10 + number))
             await (await beside()).close()
-            assert await child.call("entry", id=10 + number) == f"entry {10 + number}"
-
-
-async def stopped(pid: int) -> None:
-    """Wait until the process stands still."""
-    while True:
-        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:  # noqa: ASYNC230
-            if file.read().rpartition(")")[2].split()[0] == "T":
-                return
-        await asyncio.sleep(0)
+            assert child.call("entry", id=10 + number) == f"entry {10 + number}"
 
 
 # -- in the child
