@@ -1,0 +1,12 @@
+"""The tools that ship with perdure."""
+
+from __future__ import annotations
+
+from perdure.harness.registry import Tool
+from perdure.tools.bash import bash
+from perdure.tools.edit import edit
+from perdure.tools.read import read
+from perdure.tools.write import write
+
+#: `read` changes nothing and may be repeated; the others never are (H19).
+BUILTINS: tuple[Tool, ...] = (read, write, edit, bash)

@@ -1,0 +1,28 @@
+"""What the tools that ship here need of their call. `perdure.ToolCall` has it; tests may give anything that has."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from perdure.sandbox import Sandbox
+
+
+class ToolContext(Protocol):
+    """A running call."""
+
+    @property
+    def sandbox(self) -> Sandbox:
+        """Where files and processes are. Raises SandboxError where there is none."""
+        ...
+
+    def output(self, chunk: str | bytes) -> None:
+        """Show progress."""
+        ...
+
+    def details(self, value: Any) -> None:
+        """Structured details of the result, not for the model."""
+        ...
+
+    def extend(self, seconds: float) -> None:
+        """Let the call last `seconds` from now before it is ended from outside."""
+        ...
