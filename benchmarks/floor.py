@@ -10,7 +10,7 @@ from pathlib import Path
 import apsw
 
 from perdure.backends.sqlite_rows import BASE, COMMIT, DELTA, ENTRY, place
-from perdure.backends.sqlite_writer import FENCE
+from perdure.backends.sqlite_groups import FENCE
 
 #: The product's own schema, so that the tables and indexes are the same.
 SCHEMA = Path(__file__).parent.parent / "src/perdure/backends/sql/sqlite/001_first.sql"

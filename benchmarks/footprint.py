@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import subprocess
 import sys
 import time
@@ -51,7 +52,7 @@ async def blocked() -> list[Bar]:
                 await asyncio.sleep(0)
             each = (resident() - before) / BLOCKED / 1000
         async with perdure.open(str(folder / "idle.db"), model=None, durability="process") as session:
-            for index in range(300):
+            for index in range(3000):  # SQLite's own page caches fill first
                 await session.conversation(f"w{index}")
             before = resident()
             for index in range(STORED):
@@ -106,15 +107,22 @@ def _plan(path: Path) -> list[Bar]:
 
 def imports() -> list[Bar]:
     """`import perdure` over `import asyncio, msgspec`, in fresh interpreters, interleaved."""
-    taken: dict[str, list[float]] = {"base": [], "perdure": []}
-    for _ in range(9):
-        for name, module in (("base", ""), ("perdure", ", perdure")):
-            code = f"import time; t = time.perf_counter(); import asyncio, msgspec{module}; print(time.perf_counter() - t)"
-            done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-            taken[name].append(float(done.stdout))
-    cost = (middle(taken["perdure"]) - middle(taken["base"])) * 1e3
-    code = "import perdure, sys; print(' '.join(sys.modules))"
-    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    with scratch() as folder:
+        env = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+        env["PYTHONPYCACHEPREFIX"] = str(folder)  # compiled once, as an installed package is
+
+        def run(code: str) -> str:
+            return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=env).stdout
+
+        loaded = run("import perdure, sys; print(' '.join(sys.modules))").split()
+        costs: list[float] = []
+        for _ in range(11):
+            base, ours = (
+                float(run(f"import time; t = time.perf_counter(); import asyncio, msgspec{more}; print(time.perf_counter() - t)"))
+                for more in ("", ", perdure")
+            )
+            costs.append((ours - base) * 1e3)
+        cost = middle(costs)
     heavy = {"pydantic", "pydantic_ai", "openai", "anthropic", "textual", "rich", "click", "starlette", "griffe", "apsw"}
     found = sorted(heavy & {name.partition(".")[0] for name in loaded})
     return [
