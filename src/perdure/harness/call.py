@@ -2,37 +2,49 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
+import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
-from perdure.errors import HandleExpired, SandboxError
-from perdure.harness.limits import Limit
-from perdure.harness.output import Output
+from perdure.errors import HandleExpired, InvalidValue, SandboxError
+from perdure.harness.output import Output, clip
 from perdure.harness.registry import Tool
 from perdure.harness.stored import LIVE
+from perdure.harness.supervision import GRACE, Supervised
 from perdure.sandbox import Sandbox
 from perdure.session.line import Commit
 from perdure.tasks.invocation import Invocation
 from perdure.tasks.transaction import TaskTransaction
-from perdure.values import clean, coerce
+from perdure.values import clean_text, coerce, encode
 
 if TYPE_CHECKING:
     from perdure.harness.harness import Harness
 
+#: Details are no larger than this as JSON, in bytes; diagnostics no more than so many, nor longer, in characters.
+MOST_DETAILS = 256 * 1024
+MOST_DIAGNOSTICS = 100
+MOST_DIAGNOSTIC = 2000
+
 
 class Call:
-    """A tool call as its function sees it (`perdure.ToolCall`). It dies with the call: later use raises HandleExpired."""
+    """A tool call as its function sees it (`perdure.ToolCall`). It dies with the call: later use raises HandleExpired.
+
+    Synchronous tools run in a thread: `output`, `details`, `diagnostic`, `on_cleanup` and `extend` can be called there.
+    """
 
     def __init__(self, harness: Harness, invocation: Invocation, tool: Tool) -> None:
         self._harness = harness
         self._invocation = invocation
         self._tool = tool
         self._output = Output(keep=tool.keep)
+        self._lock = threading.Lock()  # over `_output`, which a thread may feed while the loop reads
+        self._loop = asyncio.get_running_loop()
+        self._thread = threading.get_ident()
+        self._noted = False
         self._cleanups: list[Callable[[], Any]] = []
-        self._limit: Limit | None = None
+        self._running: Supervised[Any] | None = None
         self._over = False
         #: Details and diagnostics of the result, as they are stored with it.
         self.data: dict[str, Any] = {}
@@ -57,19 +69,26 @@ class Call:
     def output(self, chunk: str | bytes) -> None:
         """Show progress: committed at most every 100 ms, bounded, kept when the call is interrupted."""
         self._alive()
-        self._output.feed(chunk)
-        self._harness.progress.note(self._flush)
+        with self._lock:
+            self._output.feed(chunk)
+        self._note()
 
     def details(self, value: Any) -> None:
-        """Structured details of the result, for people and programs, not for the model."""
+        """Structured details of the result, for people and programs, not for the model. Raises InvalidValue."""
         self._alive()
-        self.data["details"] = coerce(value)
-        self._harness.progress.note(self._flush)
+        found = coerce(value)
+        size = len(encode(found))
+        if size > MOST_DETAILS:
+            raise InvalidValue(
+                f"details of {size:,} bytes: at most {MOST_DETAILS:,} are kept; put the rest into a file"
+            )
+        self.data["details"] = found
+        self._note()
 
     def diagnostic(self, text: str) -> None:
-        """A note about how the call went, stored with the result."""
+        """A note about how the call went, stored with the result. The newest 100 are kept."""
         self._alive()
-        self.data.setdefault("diagnostics", []).append(clean(text))
+        self._diagnose(text)
 
     def on_cleanup(self, function: Callable[[], Any]) -> None:
         """Run this when the call crashes, runs out of time or is aborted; not after success (H43)."""
@@ -79,15 +98,18 @@ class Call:
     def extend(self, seconds: float) -> None:
         """Give this call a time limit of `seconds` from now."""
         self._alive()
+        if not seconds > 0:
+            raise InvalidValue(f"a time limit is more than 0 seconds, not {seconds!r}")
         self.timeout = seconds
-        if self._limit is not None:
-            self._limit.extend(seconds)
+        if self._running is not None:
+            self._on_loop(self._running.extend, seconds)
 
     def commit(self) -> Commit[TaskTransaction]:
         """Entries, documents and tasks of your own, in one commit; tasks are owned by this call."""
         invocation = self._invocation
 
         def make(line: Any) -> TaskTransaction:
+            self._alive()
             tx = TaskTransaction(line, invocation.conversation, invocation.id)
             invocation.fence(tx)
             return tx
@@ -96,56 +118,77 @@ class Call:
 
     # -- for the tool task ------------------------------------------------------------------
 
-    def bound(self, limit: Limit) -> None:
-        self._limit = limit
+    def bound(self, running: Supervised[Any]) -> None:
+        """The function runs: its time limit can be changed from now on."""
+        self._running = running
 
-    @property
-    def limit_passed(self) -> bool:
-        """The harness ended the call, not the tool itself."""
-        return self._limit is not None and self._limit.expired
+    def stoppable(self) -> None:
+        """What runs now can be cancelled."""
+        if self._running is not None:
+            self._running.stoppable = True
+
+    def shown(self) -> str:
+        """What the function has shown."""
+        with self._lock:
+            return self._output.text()
 
     def final(self, value: Any) -> str:
-        """The result's text: what was returned, or else what was shown."""
+        """The result's text: what was returned, or else what was shown. Raises InvalidValue (I60)."""
         if value is None:
-            self._output.close()
-            return self._output.text()
+            with self._lock:
+                self._output.close()
+            return self.shown()
         bounded = Output(keep=self._tool.keep)
-        bounded.feed(value if isinstance(value, str) else msgspec.json.encode(coerce(value)))
+        found = value if isinstance(value, str) else coerce(value)
+        bounded.feed(found if isinstance(found, str) else encode(found))
         bounded.close()
         return bounded.text()
 
-    def with_output(self, text: str) -> str:
-        """An error's text, followed by what was shown before it."""
-        self._output.close()
-        shown = self._output.text()
-        return f"{text}\nOutput until then:\n{shown}" if shown else text
-
-    def timed_out(self, shown: str) -> str:
-        """The text of a call that ran out of time: its outcome is unknown (H20)."""
-        text = f"{self.name} ran out of its time limit of {self.timeout:g} s and was stopped. What it did until then stays done."
-        return f"{text}\n{shown}" if shown else self.with_output(text)
-
     async def cleanup(self) -> None:
-        """Run what was registered, newest first; a failing one is noted, and the others still run."""
+        """Run what was registered, newest first, in bounded time; a failing one is noted, and the others still run."""
         while self._cleanups:
             function = self._cleanups.pop()
             try:
-                value = function()
-                if inspect.isawaitable(value):
-                    await value
+                await Supervised(self._harness.watch, _called(function), seconds=GRACE, stoppable=False).result()
             except Exception as error:
-                self.data.setdefault("diagnostics", []).append(f"cleanup failed: {type(error).__name__}")
+                self._diagnose(f"cleanup failed: {type(error).__name__}")
 
     def over(self) -> None:
-        """The call has its result: the handle is dead."""
+        """The call has ended: the handle is dead."""
         self._over = True
         self._harness.progress.forget(self._flush)
+
+    # -- progress ---------------------------------------------------------------------------
+
+    def _diagnose(self, text: str) -> None:
+        notes = self.data.setdefault("diagnostics", [])
+        notes.append(clip(clean_text(str(text)), MOST_DIAGNOSTIC))
+        del notes[:-MOST_DIAGNOSTICS]
 
     def _alive(self) -> None:
         if self._over:
             raise HandleExpired(f"the call {self.id} of {self.name} has ended: this handle is dead")
 
+    def _note(self) -> None:
+        if not self._noted:
+            self._noted = True
+            self._on_loop(self._note_on_loop)
+
+    def _note_on_loop(self) -> None:
+        if not self._over:
+            self._harness.progress.note(self._flush)
+
+    def _on_loop(self, function: Callable[..., Any], *args: Any) -> None:
+        if threading.get_ident() == self._thread:
+            function(*args)
+            return
+        try:
+            self._loop.call_soon_threadsafe(function, *args)
+        except RuntimeError:
+            return  # the loop was closed: the session is gone, and with it whoever would look
+
     async def _flush(self) -> None:
+        self._noted = False
         invocation = self._invocation
         async with invocation.commit() as tx:
             owner = tx.own.owner
@@ -155,7 +198,7 @@ class Call:
             slot = tools.get(str(invocation.id))
             if slot is None:
                 return
-            shown, stored = self._output.text(), slot["output"]
+            shown, stored = self.shown(), slot["output"]
             if shown.startswith(stored):
                 if shown != stored:
                     slot.append_text("output", shown[len(stored) :])
@@ -165,3 +208,8 @@ class Call:
                 slot["details"] = self.data["details"]
             tx.progress()
 
+
+async def _called(function: Callable[[], Any]) -> None:
+    value = function()
+    if inspect.isawaitable(value):
+        await value

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from perdure.errors import UsageError
 from perdure.harness.generation import ABORTED_AT
-from perdure.harness.harness import Settings, overlay
+from perdure.harness.harness import Settings, check_setting, overlay
 from perdure.harness.runs import run_of, withdraw
 from perdure.harness.stored import AGENT, LIVE, USAGE
 from perdure.harness.submissions import SubmissionHandle, WhenBusy, submit_input, submit_write
@@ -19,6 +19,7 @@ from perdure.session.reading import Attached, snapshot, snapshot_as_of
 from perdure.session.transaction import EntryKind
 from perdure.settle.state import evolve, traverse
 from perdure.tasks.transaction import QUESTION, TaskTransaction
+from perdure.values import clean_text
 
 if TYPE_CHECKING:
     from perdure.harness.harness import Harness
@@ -32,7 +33,9 @@ class ConversationHandle:
         self.id = id
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, ConversationHandle) and other.id == self.id and other._harness.line is self._harness.line
+        if not isinstance(other, ConversationHandle):
+            return NotImplemented
+        return other.id == self.id and other._harness.line is self._harness.line
 
     def __hash__(self) -> int:
         return hash(self.id)
@@ -59,25 +62,30 @@ class ConversationHandle:
             raise UsageError(f"when_busy={when_busy!r}: use 'follow_up', 'steer' or 'reject'")
         await self._harness.scheduler.resume()
         async with self.commit() as tx:
-            item = await submit_input(
-                self._harness, tx, self.id, content, request_id=request_id, when_busy=when_busy
-            )
+            item = await submit_input(self._harness, tx, self.id, content, request_id=request_id, when_busy=when_busy)
         return SubmissionHandle(self._harness, item.id)
 
     async def write(self, kind: EntryKind, data: Any = None, *, request_id: str | None = None) -> SubmissionHandle:
-        """Hand in an entry without asking the model; durable on return. While a run is live it waits for the next boundary."""
+        """Hand in an entry that asks no model; durable on return. While a run is live it waits for a boundary."""
         async with self.commit() as tx:
             item = await submit_write(self._harness, tx, self.id, kind.name, data, request_id=request_id)
         return SubmissionHandle(self._harness, item.id)
 
     async def abort(
-        self, *, background: bool = False, queue: Literal["withdraw", "keep"] = "withdraw", reason: str = "aborted by the user"
+        self,
+        *,
+        background: bool = False,
+        queue: Literal["withdraw", "keep"] = "withdraw",
+        reason: str = "aborted by the user",
     ) -> None:
         """Stop ordinary work; returns when everything that was marked has ended (K32).
 
-        Queued inputs are withdrawn unless `queue="keep"`; queued writes stay. `background` also crosses background boundaries.
+        Queued inputs are withdrawn unless `queue="keep"`; queued writes stay.
+        `background` also crosses background boundaries.
         """
         forbid_inside_commit("abort()")
+        if queue not in ("withdraw", "keep"):
+            raise UsageError(f"queue={queue!r}: use 'withdraw' or 'keep'")
         async with self.commit() as tx:
             marked = await abort_conversation(tx, self.id, background=background, keep=queue == "keep", reason=reason)
         published = self._line.memory
@@ -86,14 +94,15 @@ class ConversationHandle:
 
     async def configure(self, **settings: Any) -> None:
         """Set this conversation's own settings (see `Settings`); None takes the session's again. Durable on return."""
+        for name, value in settings.items():
+            check_setting(name, value)
         async with self.commit() as tx:
             own = await tx.doc(AGENT)
             for name, value in settings.items():
                 if value is None:
                     own.pop(name, None)
                 else:
-                    own[name] = list(value) if isinstance(value, tuple) else value
-            overlay(Settings(), await tx.snapshot(AGENT, self.id))
+                    own[name] = value
 
     async def fork(self, at: EntryId, *, key: str | None = None) -> ConversationHandle:
         """A new conversation that sees this one through entry `at` (K15). Copies no entry."""
@@ -102,7 +111,7 @@ class ConversationHandle:
         return ConversationHandle(self._harness, child.id)
 
     def commit(self) -> Commit[TaskTransaction]:
-        """`async with chat.commit() as tx`: entries, documents and tasks of this conversation, together or not at all."""
+        """`async with chat.commit() as tx`: entries, documents and tasks of it, together or not at all."""
         return self._line.commit(lambda line: TaskTransaction(line, self.id))
 
     # -- reading ----------------------------------------------------------------------------
@@ -133,7 +142,7 @@ class ConversationHandle:
             before = page[-1].id
 
     async def snapshot(self, token: DocumentToken, *, key: str = "") -> Any:
-        """A copy of the present value of a document of this conversation or of the session; None where there is none (K20)."""
+        """A copy of the present value of a document of it, or of the session; None where there is none (K20)."""
         owner = 0 if token.scope == "session" else self.id
         return await snapshot(self._line, token, owner, key)
 
@@ -173,6 +182,7 @@ async def abort_conversation(
     tx: TaskTransaction, conversation: ConversationId, *, background: bool, keep: bool, reason: str
 ) -> list[Any]:
     """Withdraw queued inputs and mark what is live; returns the ids of the tasks that were marked (K32)."""
+    reason = clean_text(reason)
     await tx.use(conversation)
     run = run_of(tx.candidate, conversation)
     if run is not None:

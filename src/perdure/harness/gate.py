@@ -9,7 +9,7 @@ import msgspec
 
 from perdure.errors import InvalidArguments
 from perdure.harness.output import clip
-from perdure.messages import ToolCall, ToolErrorCode
+from perdure.messages import StopReason, ToolCall, ToolErrorCode
 from perdure.schema import Described
 
 
@@ -26,17 +26,24 @@ class Refused(msgspec.Struct, frozen=True):
     text: str
 
 
-def judge(call: ToolCall, offered: Mapping[str, Described], *, cut: bool) -> Passed | Refused:
-    """Judge one call. `cut`: the answer ended at the output limit inside this call, or might have."""
-    if cut:
+#: What the model is told of an error, in characters.
+MOST_TOLD = 4000
+
+
+def judge(call: ToolCall, offered: Mapping[str, Described], *, stop: StopReason, last: bool) -> Passed | Refused:
+    """Judge one call of an answer that ended for `stop`. Only the `last` one can be cut by the output limit."""
+    name = clip(call.name, 100)
+    if stop == "length" and last:
         return Refused(
             "truncated",
-            f"The answer reached the output limit inside this call of {call.name}, so it was not run. Use smaller pieces.",
+            f"The answer reached the output limit inside this call of {name}, so it was not run. Use smaller pieces.",
         )
+    if stop == "refusal":
+        return Refused("blocked", f"The answer was refused by its provider, so this call of {name} was not run.")
     described = offered.get(call.name)
     if described is None:
-        names = ", ".join(sorted(offered)) or "none"
-        return Refused("tool_unavailable", f"There is no tool named {clip(call.name, 100)!r}. Available: {names}.")
+        names = clip(", ".join(sorted(offered)), MOST_TOLD) or "none"
+        return Refused("tool_unavailable", f"There is no tool named {name!r}. Available: {names}.")
     if call.arguments is None:
         return Refused(
             "invalid_arguments",
@@ -46,7 +53,11 @@ def judge(call: ToolCall, offered: Mapping[str, Described], *, cut: bool) -> Pas
     try:
         described.validate(call.arguments)
     except InvalidArguments as error:
-        return Refused("invalid_arguments", f"{call.name} was not run. {error} The schema is {_schema(described)}.")
+        told = clip(str(error), MOST_TOLD)
+        return Refused("invalid_arguments", f"{call.name} was not run. {told} The schema is {_schema(described)}.")
+    except Exception as error:  # a validator of the tool's own types may raise anything
+        told = f"Checking its arguments raised {type(error).__name__}."
+        return Refused("invalid_arguments", f"{call.name} was not run. {told}")
     return Passed(call.arguments)
 
 

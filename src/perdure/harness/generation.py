@@ -2,24 +2,39 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from perdure.errors import ModelError
-from perdure.harness.answer import Answer, stopped
+from perdure.errors import ModelError, PerdureError
+from perdure.harness.answer import stopped
 from perdure.harness.context import render
-from perdure.harness.gate import Passed, Refused, judge
+from perdure.harness.gate import MOST_TOLD, Passed, Refused, judge
+from perdure.harness.installed import Installed
 from perdure.harness.output import clip
+from perdure.harness.registry import Tool
 from perdure.harness.retry import wait_before_retry
 from perdure.harness.runs import place_due, settle_answered, settle_unanswered
 from perdure.harness.stored import ASSISTANT, GENERATION, LIVE, TOOL_RESULT, USAGE
 from perdure.harness.stream import Stream
-from perdure.harness.usage import add_call, add_request
-from perdure.messages import StopReason, ToolCall, ToolMessage, call_key, calls_of
-from perdure.model import Model, Request
-from perdure.records import EntryId, ErrorInfo, Task, UnansweredReason
+from perdure.harness.usage import UNKNOWN_TOOL, add_call, add_request
+from perdure.messages import AssistantMessage, StopReason, ToolCall, ToolErrorCode, ToolMessage, call_key, calls_of
+from perdure.model import Model, Request, Usage
+from perdure.records import (
+    Aborted,
+    EntryId,
+    ErrorInfo,
+    Faulted,
+    Outcome,
+    Running,
+    Task,
+    TaskId,
+    UnansweredReason,
+    decode_task,
+)
 from perdure.tasks.definition import TaskDefinition, phase
 from perdure.tasks.invocation import Invocation
 from perdure.tasks.transaction import InvocationTransaction
+from perdure.values import clean_text
 
 if TYPE_CHECKING:
     from perdure.harness.harness import Harness
@@ -46,13 +61,16 @@ class GenerationTask(TaskDefinition, reserved=True):
         """Place what the boundary places, and pin the request: a recovered request is the same request."""
         harness, run, conversation = self.harness, invocation.id, invocation.conversation
         async with invocation.commit() as tx:
-            if round > 0:
-                await place_due(harness, tx, conversation, "round", run)
+            await self._fill_in(tx, run)
             settings = await harness.settings(tx, conversation)
             if round >= settings.max_rounds:
-                return self._end(tx, "limit", f"the run reached its limit of {settings.max_rounds} rounds")
+                self._end(tx, "limit", f"the run reached its limit of {settings.max_rounds} rounds")
+                return
             if refused >= REFUSED_ROUNDS:
-                return self._end(tx, "limit", f"no tool call could be run in {refused} rounds in a row")
+                self._end(tx, "limit", f"no tool call could be run in {refused} rounds in a row")
+                return
+            if round > 0:
+                await place_due(harness, tx, conversation, "round", run)
             live = await tx.doc(LIVE, run)
             _show(live, round=round, attempt=1)
             own = [entry.id for entry in tx.entries if entry.conversation == conversation]
@@ -61,7 +79,8 @@ class GenerationTask(TaskDefinition, reserved=True):
             tx.next(
                 self.request,
                 model=settings.model,
-                tools=settings.tools,
+                tools=harness.installed.offered(settings.tools),
+                sequential=settings.sequential,
                 cutoff=cutoff,
                 round=round,
                 refused=refused,
@@ -69,137 +88,174 @@ class GenerationTask(TaskDefinition, reserved=True):
                 began=tx.now,
             )
 
+    async def _fill_in(self, tx: InvocationTransaction, run: TaskId) -> None:
+        """Results for calls whose task could not write one: stopped before it began, faulted, orphaned."""
+        shown: dict[str, Any] = await tx.snapshot(LIVE, run) or LIVE.initial()
+        slots: dict[str, dict[str, Any]] = shown["tools"]
+        if not slots:
+            return
+        conversation = tx.invocation.conversation
+        await tx.line.flushed()
+        bodies = await tx.line.storage.read_tasks(tx.line.session, [TaskId(int(id)) for id in slots])
+        outcomes = {str(task.id): task.outcome for task in map(decode_task, bodies)}
+        for id, slot in slots.items():
+            code, text = unwritten(outcomes.get(id))
+            output = slot.get("output")
+            text = f"{text}\nOutput until then:\n{output}" if output else text
+            result = ToolMessage(call=slot["call"], name=slot["name"], error=code, text=text)
+            tx.append(conversation, TOOL_RESULT, messages=(result,), data={"call": slot["call"]}, task=run)
+            add_call(await tx.doc(USAGE, conversation), slot["name"], error=True)
+
     @phase
     async def request(self, invocation: Invocation, **pin: Any) -> None:
         """Ask the model; commit its answer with everything that follows from it."""
         harness = self.harness
         if invocation.attempt > 1:
             await self._recover(invocation, pin)
-        model = harness.model(pin["model"])
-        if model is None:
-            name = pin["model"]
-            detail = "no model is configured" if name is None else f"no model named {name!r} is available"
-            return await invocation.record(lambda tx: self._ended(tx, "no_model", detail))
-        request = await self._build(invocation, model, pin)
+        model = self._model(pin["model"])
+        if isinstance(model, str):
+            await invocation.record(partial(self._ended, reason="no_model", detail=model))
+            return
+        installed = harness.installed
+        request = await self._build(invocation, model, installed, pin)
         stream = Stream(harness, invocation, model)
         try:
-            answer = await stream.run(request)
-            answer.message()
+            message = await stream.run(request)
         except ModelError as error:
             chance = harness.clock.random()
-            await invocation.record(lambda tx: self._failed(tx, error, stream.text, pin, chance))
+            await invocation.record(partial(self._failed, error=error, text=stream.text, pin=pin, chance=chance))
         else:
-            await invocation.record(lambda tx: self._answered(tx, answer, pin))
+            usage = stream.answer.usage
+            await invocation.record(partial(self._answered, message=message, usage=usage, installed=installed, pin=pin))
 
-    async def _build(self, invocation: Invocation, model: Model, pin: dict[str, Any]) -> Request:
-        harness = self.harness
-        entries = await harness.transcript(invocation.conversation, EntryId(pin["cutoff"]))
-        offered = harness.offered(pin["tools"])
+    def _model(self, name: str | None) -> Model | str:
+        """The model of that name, or why there is none."""
+        try:
+            found = self.harness.model(name)
+        except PerdureError as error:
+            return clip(str(error), MOST_TOLD)
+        if found is None:
+            return "no model is configured" if name is None else f"no model named {name!r} is available"
+        return found
+
+    async def _build(self, invocation: Invocation, model: Model, installed: Installed, pin: dict[str, Any]) -> Request:
+        entries = await self.harness.transcript(invocation.conversation, EntryId(pin["cutoff"]))
         return Request(
             model=model.name,
             messages=render(entries, model=model.name),
-            system=harness.system(),
-            tools=tuple(harness.spec(name) for name in offered),
+            system=installed.system,
+            tools=installed.specs(installed.offered(pin["tools"])),
             options={"attempt": pin["attempt"]},
         )
 
     # -- what a request can end with: bodies of commits, which may run again ------------------
 
-    async def _answered(self, tx: InvocationTransaction, answer: Answer, pin: dict[str, Any]) -> None:
-        run, round = self._run_of(tx), pin["round"]
-        message = answer.message()
-        entry = tx.append(run.conversation, ASSISTANT, messages=(message,), data={"run": run.id, "round": round}, task=run.id)
-        add_request(await tx.doc(USAGE, run.conversation), pin["model"], answer.usage)
-        live = await tx.doc(LIVE, run.id)
-        _show(live, round=round, attempt=pin["attempt"])
+    async def _answered(
+        self,
+        tx: InvocationTransaction,
+        *,
+        message: AssistantMessage,
+        usage: Usage | None,
+        installed: Installed,
+        pin: dict[str, Any],
+    ) -> None:
+        run, round = tx.own, pin["round"]
+        entry = tx.append(
+            run.conversation, ASSISTANT, messages=(message,), data={"run": run.id, "round": round}, task=run.id
+        )
+        add_request(await tx.doc(USAGE, run.conversation), pin["model"], usage)
         calls = calls_of(message)
         if not calls:
             settle_answered(tx, run.id, entry.id)
             await place_due(self.harness, tx, run.conversation, "final", None)
-            return tx.complete({"answer": entry.id})
-        tasks = await self._start_calls(tx, run, entry.id, calls, cut=message.stop == "length", pin=pin, live=live)
+            tx.complete({"answer": entry.id})
+            return
+        live = await tx.doc(LIVE, run.id)
+        _show(live, round=round, attempt=pin["attempt"])
+        offered = {name: installed.ready(name).described for name in installed.offered(pin["tools"])}
+        most = len(calls) - 1
+        verdicts = [judge(call, offered, stop=message.stop, last=at == most) for at, call in enumerate(calls)]
+        tasks = await self._start_calls(tx, entry.id, calls, verdicts, installed, pin, live)
         refused = 0 if tasks else pin["refused"] + 1
         await tx.wait(tasks, then=self.prepare, round=round + 1, refused=refused)
 
     async def _start_calls(
         self,
         tx: InvocationTransaction,
-        run: Task,
         entry: EntryId,
         calls: list[ToolCall],
-        *,
-        cut: bool,
+        verdicts: list[Passed | Refused],
+        installed: Installed,
         pin: dict[str, Any],
         live: Any,
     ) -> list[Task]:
-        """Gate each call: the intents of those that pass, at once, and bounded error results for the others (H14, H18)."""
-        harness = self.harness
-        described = {name: harness.described(name) for name in harness.offered(pin["tools"])}
+        """The intents of the calls that passed the gate, and bounded error results for the others (H14, H18)."""
+        conversation = tx.invocation.conversation
         tasks: list[Task] = []
-        previous: Task | None = None
-        for index, call in enumerate(calls):
+        elder: Task | None = None
+        for index, (call, verdict) in enumerate(zip(calls, verdicts, strict=True)):
             key = call_key(entry, index)
-            verdict = judge(call, described, cut=cut and index == len(calls) - 1)
             if isinstance(verdict, Refused):
                 result = ToolMessage(call=key, name=call.name, text=verdict.text, error=verdict.code)
-                tx.append(run.conversation, TOOL_RESULT, messages=(result,), data={"call": key}, task=run.id)
-                add_call(await tx.doc(USAGE, run.conversation), clip(call.name, 100), error=True)
+                tx.append(conversation, TOOL_RESULT, messages=(result,), data={"call": key}, task=tx.invocation.id)
+                counted = call.name if call.name in installed.tools else UNKNOWN_TOOL
+                add_call(await tx.doc(USAGE, conversation), counted, error=True)
                 continue
-            task = self._start_call(tx, key, call.name, verdict, previous)
-            if harness.registry.tools[call.name].sequential:
-                previous = task
+            tool = installed.tools[call.name]
+            sequential = tool.sequential or pin.get("sequential", False)
+            task = self._start_call(tx, key, tool, verdict, installed, elder if sequential else None)
+            elder = task if sequential else elder
             live["tools"][str(task.id)] = {"name": call.name, "call": key, "output": ""}
             tasks.append(task)
         return tasks
 
     def _start_call(
-        self, tx: InvocationTransaction, key: str, name: str, verdict: Passed, previous: Task | None
+        self, tx: InvocationTransaction, key: str, tool: Tool, verdict: Passed, installed: Installed, after: Task | None
     ) -> Task:
-        """Without hooks the intent is committed here; with hooks the call starts at its gate. A sequential one waits for its elder."""
+        """Without hooks the intent is committed here; with hooks the call starts at its gate."""
         harness = self.harness
-        tool = harness.registry.tools[name]
-        after = previous if tool.sequential else None
         data = {"arguments": verdict.arguments, "replay": tool.replay, "isolation": harness.sandbox_id}
-        input = {"call": key, "name": name}
-        if harness.registry.before_tool:
+        input = {"call": key, "name": tool.name}
+        if installed.registry.before_tool:
             return tx.create_task(harness.tool_task, input, owner=tx.invocation, phase="gate", data=data, after=after)
         return tx.create_task(
             harness.tool_task, input, owner=tx.invocation, phase="execute", data=data, intent=tool.replay, after=after
         )
 
     async def _failed(
-        self, tx: InvocationTransaction, error: ModelError, text: str, pin: dict[str, Any], chance: float
+        self, tx: InvocationTransaction, *, error: ModelError, text: str, pin: dict[str, Any], chance: float
     ) -> None:
-        run = self._run_of(tx)
+        run = tx.own
         add_request(await tx.doc(USAGE, run.conversation), pin["model"], None)
-        await self._keep_partial(tx, run, text, pin, "error")
+        self._keep_partial(tx, run, text, pin, "error")
         live = await tx.doc(LIVE, run.id)
         attempt = pin["attempt"]
         wait = wait_before_retry(
             error, self.harness.defaults.retry, attempt=attempt, elapsed=tx.now - pin["began"], chance=chance
         )
-        message = clip(str(error), 2000)
+        message = clip(clean_text(str(error)), MOST_TOLD)
         if wait is None:
             reason: UnansweredReason = "overflow" if error.kind == "overflow" else "model_error"
-            return self._end(tx, reason, f"{error.kind}: {message}")
+            self._end(tx, reason, f"{error.kind}: {message}")
+            return
         _show(live, round=pin["round"], attempt=attempt + 1)
         live["retry"] = {"kind": error.kind, "message": message, "at": tx.now + wait}
         timer = tx.timer(tx.now + wait, owner=tx.invocation)
         await tx.wait([timer], then=self.request, **{**pin, "attempt": attempt + 1})
 
     async def _recover(self, invocation: Invocation, pin: dict[str, Any]) -> None:
-        """The process died during this request: what it used is unknown, what was committed of its answer is kept (H12, K46)."""
+        """The process died during this request: its use is unknown, what was committed of it is kept (H12, K46)."""
 
         async def body(tx: InvocationTransaction) -> None:
-            run = self._run_of(tx)
+            run = tx.own
             add_request(await tx.doc(USAGE, run.conversation), str(pin["model"]), None)
             live = await tx.doc(LIVE, run.id)
-            await self._keep_partial(tx, run, live["text"], pin, "interrupted")
+            self._keep_partial(tx, run, live["text"], pin, "interrupted")
             _show(live, round=pin["round"], attempt=pin["attempt"])
 
         await invocation.record(body)
 
-    async def _keep_partial(
+    def _keep_partial(
         self, tx: InvocationTransaction, run: Task, text: str, pin: dict[str, Any], stop: StopReason
     ) -> None:
         if text:
@@ -207,7 +263,7 @@ class GenerationTask(TaskDefinition, reserved=True):
             data = {"run": run.id, "round": pin["round"]}
             tx.append(run.conversation, ASSISTANT, messages=(message,), data=data, task=run.id)
 
-    async def _ended(self, tx: InvocationTransaction, reason: UnansweredReason, detail: str) -> None:
+    async def _ended(self, tx: InvocationTransaction, *, reason: UnansweredReason, detail: str) -> None:
         self._end(tx, reason, detail)
 
     def _end(self, tx: InvocationTransaction, reason: UnansweredReason, detail: str) -> None:
@@ -219,12 +275,13 @@ class GenerationTask(TaskDefinition, reserved=True):
         """Keep what was seen of the answer, and start the next run with what arrived after the abort (K32)."""
 
         async def body(tx: InvocationTransaction) -> None:
-            run = self._run_of(tx)
-            state = run.state
-            pin = getattr(getattr(state, "checkpoint", None), "data", None) or {}
-            if "model" in pin:
+            run = tx.own
+            await self._fill_in(tx, run.id)
+            assert isinstance(run.state, Running)
+            pin: dict[str, Any] = run.state.checkpoint.data or {}
+            if "model" in pin and run.attempt > 1:  # else the request was not sent: its back-off was cut short
                 add_request(await tx.doc(USAGE, run.conversation), str(pin["model"]), None)
-                await self._keep_partial(tx, run, (await tx.doc(LIVE, run.id))["text"], pin, "aborted")
+                self._keep_partial(tx, run, (await tx.doc(LIVE, run.id))["text"], pin, "aborted")
             reason = run.abort.reason if run.abort is not None else "aborted"
             settle_unanswered(tx, run.id, "aborted", reason)
             await place_due(self.harness, tx, run.conversation, "final", None, after=run.memos.get(ABORTED_AT, 0))
@@ -232,12 +289,23 @@ class GenerationTask(TaskDefinition, reserved=True):
 
         await invocation.record(body)
 
-    def _run_of(self, tx: InvocationTransaction) -> Task:
-        return tx.own
-
 
 #: Memo of an aborted run: the newest id at that time. Inputs after it are placed when the run ends.
 ABORTED_AT = "perdure.aborted_at"
+
+
+def unwritten(outcome: Outcome | None) -> tuple[ToolErrorCode, str]:
+    """What a model is told of a call whose task could not write its result."""
+    match outcome:
+        case Aborted(begun=False):
+            return "aborted", "Aborted. It had not begun."
+        case Aborted():
+            return "aborted", "Aborted. It had begun: its effect may have happened."
+        case Faulted(error=error):
+            told = clip(f"{error.type}: {error.message}", MOST_TOLD)
+            return "tool_error", f"The runtime failed around this call ({told}). Its outcome is unknown."
+        case _:
+            return "interrupted", "The call ended without a result. Its outcome is unknown: it may have happened."
 
 
 def _show(live: Any, *, round: int, attempt: int) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Literal
 
 import msgspec
@@ -10,19 +10,21 @@ import msgspec
 from perdure.clock import Clock
 from perdure.errors import UsageError
 from perdure.harness.generation import GenerationTask
+from perdure.harness.installed import Installed
 from perdure.harness.limits import Watch
 from perdure.harness.progress import INTERVAL, Progress
 from perdure.harness.registry import Registry
 from perdure.harness.retry import RetryPolicy
 from perdure.harness.stored import AGENT, LIVE
 from perdure.harness.tool import ToolTask
-from perdure.model import Model, ToolSpec
+from perdure.model import Model
 from perdure.records import ConversationId, Entry, EntryId
 from perdure.sandbox import Sandbox
-from perdure.schema import Described, Schema
+from perdure.schema import Schema
 from perdure.session.documents import UNREAD
 from perdure.session.line import Line
 from perdure.session.transaction import Transaction
+from perdure.session.transcripts import cut
 from perdure.tasks.invocation import Invocation
 from perdure.tasks.scheduler import Scheduler
 from perdure.telemetry import Telemetry
@@ -32,7 +34,7 @@ Models = Callable[[str], Model | None]
 
 
 class RequestLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """Time limits of a model request, in seconds (H13): to the first event, between events, in all. Heartbeats are not events."""
+    """Time limits of a request, in seconds (H13): to the first event, between events, in all. Heartbeats are none."""
 
     first_byte: float = 120.0
     progress: float = 120.0
@@ -44,6 +46,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     model: str | None = None
     tools: tuple[str, ...] | None = None  #: None offers everything that is installed
+    sequential: bool = False  #: the calls of a round run one after another
     steering: Literal["one", "all"] = "one"
     follow_up: Literal["one", "all"] = "one"
     max_rounds: int = 100
@@ -76,56 +79,33 @@ class Harness:
         self.line = line
         self.clock: Clock = line.clock
         self.telemetry: Telemetry = line.telemetry
-        self.registry = registry
         self.defaults = defaults
         self.sandbox = sandbox
+        self._models = models
+        self._schema = schema
+        #: What new work takes; replaced as a whole.
+        self.installed = Installed(registry, schema, defaults.instructions)
         self.watch = Watch(line.clock)
         self.progress = Progress(line.clock, defaults.progress_interval)
         self.generation = GenerationTask(self)
         self.tool_task = ToolTask(self)
         self.scheduler = Scheduler(line, registry.definitions([self.generation, self.tool_task]))
-        self._models = models
-        self._schema = schema
-        #: Tools as models see them, made when first offered; replaced with the registry.
-        self._described: dict[str, Described] = {}
 
     async def install(self, registry: Registry) -> None:
         """Publish another registry: new work uses it, running work keeps what it took (H37)."""
-        self.registry = registry
-        self._described = {}
+        self.installed = Installed(registry, self._schema, self.defaults.instructions)
         await self.scheduler.install(registry.definitions([self.generation, self.tool_task]))
+
+    @property
+    def registry(self) -> Registry:
+        return self.installed.registry
 
     def close(self) -> None:
         self.watch.close()
         self.progress.close()
 
-    # -- models, tools and prompt -----------------------------------------------------------
-
     def model(self, name: str | None) -> Model | None:
         return None if name is None else self._models(name)
-
-    def offered(self, names: Sequence[str] | None) -> list[str]:
-        """Names of the tools to offer: the pinned ones that are still installed, or all."""
-        tools = self.registry.tools
-        return list(tools) if names is None else [name for name in names if name in tools]
-
-    def described(self, name: str) -> Described:
-        """A tool's schema, from its function."""
-        found = self._described.get(name)
-        if found is None:
-            tool = self.registry.tool(name)
-            found = self._schema.describe(tool.function, skip=("call",) if tool.takes_call else ())
-            self._described[name] = found
-        return found
-
-    def spec(self, name: str) -> ToolSpec:
-        described = self.described(name)
-        return ToolSpec(name=name, description=described.description, parameters=described.parameters)
-
-    def system(self) -> str:
-        """The system prompt: the session's instructions, then the sections in order."""
-        parts = [self.defaults.instructions, *(section.text for section in self.registry.sections)]
-        return "\n\n".join(part for part in parts if part)
 
     @property
     def sandbox_id(self) -> str:
@@ -145,7 +125,24 @@ class Harness:
         if known is None:
             await self.line.flushed()
             known = await memory.transcript(await memory.conversation(conversation))
+        if known.head is not None and known.head.id > cutoff:  # a head that came later took away what the request shows
+            return await self._transcript_until(conversation, cutoff)
         return [entry for entry in known.entries if entry.id <= cutoff]
+
+    async def _transcript_until(self, conversation: ConversationId, cutoff: EntryId) -> list[Entry]:
+        memory = self.line.memory
+        record = await memory.conversation(conversation)
+        found: list[Entry] = []
+        floor: int | None = None
+        before = cutoff + 1
+        while page := await memory.entries(record, before=before):
+            found.extend(page)
+            before = page[-1].id
+            if floor is None:
+                floor = next((entry.head for entry in page if entry.head is not None), None)
+            if floor is not None and before <= floor:
+                break
+        return cut(found[::-1])
 
     async def live(self, invocation: Invocation) -> dict[str, Any] | None:
         """The live document of the run that owns this tool task."""
@@ -157,10 +154,22 @@ class Harness:
 
 
 def overlay(settings: Settings, own: dict[str, Any] | None) -> Settings:
-    """Settings with a conversation's own on top. Raises UsageError for one that does not exist."""
+    """Settings with a conversation's own on top. Names that this version does not know are skipped (H31)."""
     if not own:
         return settings
-    unknown = [name for name in own if name not in Settings.__struct_fields__]
-    if unknown:
-        raise UsageError(f"no setting named {unknown[0]!r}; there are {', '.join(Settings.__struct_fields__)}")
-    return msgspec.convert({**msgspec.to_builtins(settings), **own}, Settings)
+    known = {name: value for name, value in own.items() if name in Settings.__struct_fields__}
+    return msgspec.convert({**msgspec.to_builtins(settings), **known}, Settings)
+
+
+def check_setting(name: str, value: Any) -> None:
+    """Raise UsageError where there is no such setting, or it cannot have the value. None takes the session's."""
+    if name not in Settings.__struct_fields__:
+        raise UsageError(f"no setting named {name!r}; there are {', '.join(Settings.__struct_fields__)}")
+    if value is None:
+        return
+    try:
+        msgspec.convert({name: value}, Settings)
+    except msgspec.ValidationError as error:
+        raise UsageError(f"setting {name}={value!r}: {error}") from None
+    if name in ("max_rounds", "max_queued") and value < 1:
+        raise UsageError(f"setting {name}={value!r}: it must be at least 1")

@@ -1,63 +1,114 @@
-"""What other processes may hand in to a conversation (K1a), and what each kind of item does in the commit that takes it."""
+"""What other processes may hand in to a conversation (K1a), and what it does in the commit that takes it."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
 from perdure.errors import UsageError
 from perdure.harness.conversation import abort_conversation
-from perdure.harness.submissions import submit_input, submit_write, withdraw_submission
+from perdure.harness.submissions import WhenBusy, submit_input, submit_write, withdraw_submission
 from perdure.messages import UserMessage
 from perdure.records import ROOT, Conversation, ConversationId, Inbound, SubmissionId, TaskId
 from perdure.session.opening import InboundHandler
 from perdure.tasks.questions import answer
 from perdure.tasks.transaction import TaskTransaction
+from perdure.values import clean_text
 
 if TYPE_CHECKING:
     from perdure.harness.harness import Harness
+
+
+class _To(msgspec.Struct, frozen=True, kw_only=True):
+    """Which conversation an item is for: by id or by key; the root one where neither is named."""
+
+    id: int | None = None
+    key: str | None = None
+
+
+class InputItem(_To, frozen=True, kw_only=True):
+    """Hands in an input."""
+
+    message: UserMessage
+    request_id: str | None = None
+    when_busy: WhenBusy = "follow_up"
+
+
+class WriteItem(_To, frozen=True, kw_only=True):
+    """Hands in an entry that asks no model."""
+
+    kind: str
+    data: Any = None
+    request_id: str | None = None
+
+
+class AbortItem(_To, frozen=True, kw_only=True):
+    """Stops a submission, a task, or a conversation's work."""
+
+    submission: int | None = None
+    task: int | None = None
+    background: bool = False
+    keep: bool = False
+    reason: str = "aborted"
+
+
+class AnswerItem(msgspec.Struct, frozen=True, kw_only=True):
+    """Decides a question."""
+
+    question: int
+    value: Any = None
+    by: str | None = None
+
+
+B = TypeVar("B", bound=msgspec.Struct)
+
+
+def _read(item: Inbound, type: type[B]) -> B:
+    """Any process can hand in anything: what does not fit is refused, and never stands in the way of the others."""
+    try:
+        return msgspec.convert(item.body, type)
+    except msgspec.ValidationError as error:
+        raise UsageError(f"this is no {item.kind} item: {error}") from None
 
 
 def handlers(harness: Harness) -> Mapping[str, InboundHandler]:
     """The handlers by kind. Their answers say what became of the item, for whoever handed it in."""
 
     async def input(tx: TaskTransaction, item: Inbound) -> Any:
-        body = item.body
+        body = _read(item, InputItem)
         conversation = await _conversation(tx, body)
-        message = msgspec.convert(body["message"], UserMessage)
-        request_id = body.get("request_id") or f"inbound:{item.id}"
-        when_busy = body.get("when_busy", "follow_up")
-        found = await submit_input(harness, tx, conversation.id, message, request_id=request_id, when_busy=when_busy)
+        request_id = body.request_id or f"inbound:{item.id}"
+        found = await submit_input(
+            harness, tx, conversation.id, body.message, request_id=request_id, when_busy=body.when_busy
+        )
         return {"submission": found.id, "conversation": conversation.id}
 
     async def write(tx: TaskTransaction, item: Inbound) -> Any:
-        body = item.body
+        body = _read(item, WriteItem)
         conversation = await _conversation(tx, body)
-        request_id = body.get("request_id") or f"inbound:{item.id}"
-        found = await submit_write(harness, tx, conversation.id, body["kind"], body.get("data"), request_id=request_id)
+        request_id = body.request_id or f"inbound:{item.id}"
+        found = await submit_write(harness, tx, conversation.id, body.kind, body.data, request_id=request_id)
         return {"submission": found.id, "conversation": conversation.id}
 
     async def abort(tx: TaskTransaction, item: Inbound) -> Any:
-        body = item.body
-        if "submission" in body:
-            return {"withdrawn": await withdraw_submission(tx, SubmissionId(body["submission"]))}
-        if "task" in body:
-            return {"marked": [body["task"]] if tx.abort_task(TaskId(body["task"]), body.get("reason", "aborted")) else []}
+        body = _read(item, AbortItem)
+        reason = clean_text(body.reason)
+        if body.submission is not None:
+            return {"withdrawn": await withdraw_submission(tx, SubmissionId(body.submission))}
+        if body.task is not None:
+            return {"marked": [body.task] if tx.abort_task(TaskId(body.task), reason) else []}
         conversation = await _conversation(tx, body)
         marked = await abort_conversation(
-            tx,
-            conversation.id,
-            background=bool(body.get("background")),
-            keep=bool(body.get("keep")),
-            reason=body.get("reason", "aborted"),
+            tx, conversation.id, background=body.background, keep=body.keep, reason=reason
         )
         return {"marked": marked}
 
     async def decide(tx: TaskTransaction, item: Inbound) -> Any:
-        await answer(tx, TaskId(item.body["question"]), item.body.get("value"), by=item.body.get("by"))
-        return {"answered": item.body["question"]}
+        body = _read(item, AnswerItem)
+        await answer(tx, TaskId(body.question), body.value, by=body.by)
+        return {"answered": body.question}
 
     return {"input": input, "write": write, "abort": abort, "answer": decide}
 
@@ -80,11 +131,11 @@ async def keyed(tx: TaskTransaction, key: str) -> Conversation:
     return await tx.find_conversation(key) or tx.create_conversation(key=key)
 
 
-async def _conversation(tx: TaskTransaction, body: dict[str, Any]) -> Conversation:
-    if "id" in body:
-        return await tx.use(ConversationId(body["id"]))
-    if body.get("key") is not None:
-        if not isinstance(body["key"], str):
-            raise UsageError(f"a conversation key is a text, not {body['key']!r}")
-        return await keyed(tx, body["key"])
+async def _conversation(tx: TaskTransaction, to: _To) -> Conversation:
+    if to.id is not None:
+        return await tx.use(ConversationId(to.id))
+    if to.key is not None:
+        if not to.key:
+            raise UsageError("a conversation key is a text that is not empty")
+        return await keyed(tx, to.key)
     return await root(tx)

@@ -3,57 +3,45 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import heapq
+from collections.abc import Callable
 from itertools import count
-from types import TracebackType
-from typing import Literal
 
 from perdure.clock import Clock
 
 
 class Limit:
-    """`async with watch.limit(seconds) as limit`: raises TimeoutError in the block when its time is over; `extend` gives it more."""
+    """Calls `fire` once when its time is over, unless it was ended before. Made by `Watch.limit`."""
 
-    __slots__ = ("_task", "_watch", "deadline", "expired")
+    __slots__ = ("_fire", "_watch", "deadline", "expired", "over", "scheduled")
 
-    def __init__(self, watch: Watch, seconds: float) -> None:
+    def __init__(self, watch: Watch, seconds: float, fire: Callable[[], None]) -> None:
         self._watch = watch
+        self._fire = fire
         self.deadline = watch.clock.monotonic() + seconds
+        #: The earliest time for which the watch has noted it.
+        self.scheduled = self.deadline
         self.expired = False
-        self._task: asyncio.Task[object] | None = None
+        self.over = False
 
     def extend(self, seconds: float) -> None:
-        """The block may take that much longer from now."""
+        """Its time is over that long from now, sooner or later than before."""
         self.deadline = self._watch.clock.monotonic() + seconds
+        if self.deadline < self.scheduled and not self.over:
+            self._watch.add(self)
+
+    def end(self) -> None:
+        """It does not fire any more."""
+        self.over = True
 
     def expire(self) -> None:
-        if self._task is not None and not self.expired:
-            self.expired = True
-            self._task.cancel()
-
-    async def __aenter__(self) -> Limit:
-        self._task = asyncio.current_task()
-        self._watch.add(self)
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> Literal[False]:
-        task, self._task = self._task, None
-        if self.expired and task is not None:
-            others = task.uncancel()
-            if kind is asyncio.CancelledError and others == 0:
-                raise TimeoutError("the time limit was reached") from error
-        return False
-
-    @property
-    def over(self) -> bool:
-        """The block was left."""
-        return self._task is None
+        self.over = self.expired = True
+        self._fire()
 
 
 class Watch:
-    """Expires limits. Invariant: while limits are open, the sleeper wakes no later than the earliest deadline known at its last look."""
+    """Fires limits. Invariant: while any is open, the sleeper wakes no later than the earliest deadline."""
 
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
@@ -62,21 +50,30 @@ class Watch:
         self._sleeper: asyncio.Task[None] | None = None
         self._until = 0.0
         self._sweep_at = 256
+        self._closed = False
 
-    def limit(self, seconds: float) -> Limit:
-        return Limit(self, seconds)
+    def limit(self, seconds: float, fire: Callable[[], None]) -> Limit:
+        """Begin a limit. `fire` must not raise and must not wait."""
+        limit = Limit(self, seconds, fire)
+        self.add(limit)
+        return limit
 
     def add(self, limit: Limit) -> None:
-        if len(self._heap) > self._sweep_at:  # most limits are left long before their time
+        """Note the deadline of a limit."""
+        if self._closed:
+            return
+        if len(self._heap) > self._sweep_at:  # most limits are ended long before their time
             self._heap = [item for item in self._heap if not item[2].over]
             heapq.heapify(self._heap)
             self._sweep_at = 2 * len(self._heap) + 256
+        limit.scheduled = limit.deadline
         heapq.heappush(self._heap, (limit.deadline, next(self._order), limit))
         if self._sleeper is None or limit.deadline < self._until:
             if self._sleeper is not None:
                 self._sleeper.cancel()
             self._until = limit.deadline
-            self._sleeper = asyncio.get_running_loop().create_task(self._sleep(), name="perdure limits")
+            loop = asyncio.get_running_loop()
+            self._sleeper = loop.create_task(self._sleep(), name="perdure limits", context=contextvars.Context())
 
     async def _sleep(self) -> None:
         while self._heap:
@@ -85,6 +82,7 @@ class Watch:
             if limit.over:
                 heapq.heappop(self._heap)
             elif limit.deadline > deadline:  # it was extended meanwhile
+                limit.scheduled = limit.deadline
                 heapq.heapreplace(self._heap, (limit.deadline, next(self._order), limit))
             elif deadline > now:
                 self._until = deadline
@@ -95,8 +93,8 @@ class Watch:
         self._sleeper = None
 
     def close(self) -> None:
+        """Nothing fires any more."""
+        self._closed = True
         if self._sleeper is not None:
             self._sleeper.cancel()
             self._sleeper = None
-
-

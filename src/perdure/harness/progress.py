@@ -1,8 +1,9 @@
-"""Throttled progress (H12, H19, H39): what changed is committed at most once an interval, by one sleeper for a whole session."""
+"""Throttled progress (H12, H39): what changed is committed at most once an interval, by one sleeper for a session."""
 
 from __future__ import annotations
 
 import asyncio
+import contextvars
 from collections.abc import Awaitable, Callable
 
 from perdure.clock import Clock
@@ -33,7 +34,10 @@ class Progress:
         """There is something to commit."""
         self._noted[flush] = None
         if self._sleeper is None:
-            self._sleeper = asyncio.get_running_loop().create_task(self._sleep(), name="perdure progress")
+            loop = (
+                asyncio.get_running_loop()
+            )  # without the context of whoever notes: it may be inside a commit just now
+            self._sleeper = loop.create_task(self._sleep(), name="perdure progress", context=contextvars.Context())
 
     def forget(self, flush: Flush) -> None:
         """It is over: the final commit holds everything."""

@@ -9,6 +9,7 @@ from typing import Any, Literal, overload
 import msgspec
 
 from perdure.errors import NotFound, UsageError
+from perdure.harness.context import TOOL_NAME
 from perdure.tasks.definition import Definitions, TaskDefinition
 
 Replay = Literal["safe", "unsafe"]
@@ -71,11 +72,10 @@ def tool(
     """
 
     def make(function: Callable[..., Any]) -> Tool:
-        if timeout <= 0:
-            raise UsageError(f"tool {function.__name__!r}: timeout must be positive, not {timeout}")
-        return Tool(
-            name=name or function.__name__, function=function, replay=replay, timeout=timeout, sequential=sequential, keep=keep
-        )
+        called = name or getattr(function, "__name__", repr(function))
+        if not timeout > 0:
+            raise UsageError(f"tool {called!r}: timeout must be positive, not {timeout}")
+        return Tool(name=called, function=function, replay=replay, timeout=timeout, sequential=sequential, keep=keep)
 
     return make if function is None else make(function)
 
@@ -131,7 +131,7 @@ class Registry:
     def __init__(self, extensions: Sequence[Extension] = ()) -> None:
         self.extensions = tuple(extensions)
         self.tools: Mapping[str, Tool] = _unique(
-            "tool", [(tool.name, tool) for extension in extensions for tool in extension.tools]
+            "tool", [(_callable_name(tool), tool) for extension in extensions for tool in extension.tools]
         )
         self.tasks: Mapping[str, TaskDefinition] = _unique(
             "task", [(task.kind, _instance(task)) for extension in extensions for task in extension.tasks]
@@ -149,6 +149,14 @@ class Registry:
         if found is None:
             raise NotFound(f"no tool named {name!r}; installed: {', '.join(sorted(self.tools)) or 'none'}")
         return found
+
+
+def _callable_name(tool: Tool) -> str:
+    if not TOOL_NAME.fullmatch(tool.name):
+        raise UsageError(
+            f"tool {tool.name!r}: no model can call a name that is not 1 to 64 of A-Za-z0-9_-: give it one with name="
+        )
+    return tool.name
 
 
 def _instance(task: TaskDefinition | type[TaskDefinition]) -> TaskDefinition:

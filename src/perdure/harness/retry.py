@@ -28,7 +28,8 @@ def wait_before_retry(
     """
     if error.kind not in RETRYABLE or attempt >= policy.attempts:
         return None
-    wait = min(policy.first * 2 ** (attempt - 1), policy.longest) * (0.5 + chance / 2)
+    doublings = min(attempt - 1, 64)  # beyond the largest float there would be an error
+    wait = min(policy.first * 2**doublings, policy.longest) * (0.5 + chance / 2)
     if error.after is not None:
         wait = max(error.after * (1 + chance / 10), 0.0)
     return wait if elapsed + wait <= policy.budget else None

@@ -1,4 +1,4 @@
-"""Runs (H10): how they start, what is placed at their boundaries, and how they end. Staged in the commit of whoever decides it."""
+"""Runs (H10): how they start, what is placed at their boundaries, and how they end, staged by whoever decides it."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from perdure.harness.stored import GENERATION, LIVE, USER
 from perdure.inbox.boundary import Point, due
 from perdure.messages import UserMessage
 from perdure.records import (
+    Completing,
     ConversationId,
     Done,
     Entry,
@@ -33,7 +34,11 @@ if TYPE_CHECKING:
 
 def run_of(view: Candidate | State, conversation: ConversationId) -> Task | None:
     """The conversation's live run: it is busy exactly while there is one (K40)."""
-    tasks = view.scope(conversation) if isinstance(view, Candidate) else map(view.tasks.__getitem__, view.scopes.get(conversation, ()))
+    tasks = (
+        view.scope(conversation)
+        if isinstance(view, Candidate)
+        else map(view.tasks.__getitem__, view.scopes.get(conversation, ()))
+    )
     return next((task for task in tasks if task.kind == GENERATION), None)
 
 
@@ -62,7 +67,18 @@ def place_input(tx: TaskTransaction, item: Submission, run: TaskId) -> Entry:
     return entry
 
 
-async def start_run(harness: Harness, tx: TaskTransaction, conversation: ConversationId, inputs: Sequence[Submission]) -> Task:
+def accepts_work(tx: TaskTransaction, conversation: ConversationId) -> bool:
+    """Whether a run can start there: not below a task that has ended or is ending (K29)."""
+    home = tx.candidate.conversation(conversation)
+    if home is None or home.owner is None:
+        return True
+    owner = tx.task(home.owner)
+    return owner is not None and owner.abort is None and not isinstance(owner.state, Completing)
+
+
+async def start_run(
+    harness: Harness, tx: TaskTransaction, conversation: ConversationId, inputs: Sequence[Submission]
+) -> Task:
     """A new run that answers these inputs: entries, placed submissions, generation task and live document (H3)."""
     home = tx.candidate.conversation(conversation) or await tx.use(conversation)
     task = tx.create_task(harness.generation, owner=home)
@@ -73,21 +89,30 @@ async def start_run(harness: Harness, tx: TaskTransaction, conversation: Convers
 
 
 async def place_due(
-    harness: Harness, tx: TaskTransaction, conversation: ConversationId, point: Point, run: TaskId | None, *, after: int = 0
+    harness: Harness,
+    tx: TaskTransaction,
+    conversation: ConversationId,
+    point: Point,
+    run: TaskId | None,
+    *,
+    after: int = 0,
 ) -> None:
     """Place what the boundary places (H5): writes, then inputs, which join `run` or start the next one.
 
-    `after`: only submissions with greater ids (those that an abort left alone stay queued).
+    `after`: only what was handed in later is due (an abort left the rest alone); older writes still go before it.
     """
-    queue = [item for item in tx.candidate.queued(conversation) if item.id > after]
-    if not queue:
+    queue = tx.candidate.queued(conversation)
+    fresh = [item for item in queue if item.id > after]
+    if not fresh or (run is None and not accepts_work(tx, conversation)):
         return
+    if len(fresh) < len(queue):
+        fresh = [item for item in queue if item.id > after or item.type == "write"]
     settings = await harness.settings(tx, conversation)
-    chosen = due(queue, point, steering=settings.steering, follow_up=settings.follow_up)
-    inputs = [item for item in chosen if item.type == "input"]
+    chosen = due(fresh, point, steering=settings.steering, follow_up=settings.follow_up)
     for item in chosen:
         if item.type != "input":
             place_write(tx, item)
+    inputs = [item for item in chosen if item.type == "input"]
     if not inputs:
         return
     if run is None:
@@ -112,4 +137,4 @@ def settle_unanswered(tx: TaskTransaction, run: TaskId, reason: UnansweredReason
 
 def withdraw(tx: TaskTransaction, item: Submission, detail: str) -> None:
     """Take a queued submission back: it is settled as unanswered, aborted (H7, H38)."""
-    tx.put_submission(evolve(item, state=Unanswered(reason="aborted", detail=detail)))
+    tx.put_submission(evolve(item, state=Unanswered(reason="aborted", detail=detail), content=None))

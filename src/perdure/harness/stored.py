@@ -22,11 +22,13 @@ def _live() -> Any:
 
 
 #: What a run shows while it works: it belongs to the run's generation task and ends with it (K22, K40).
-#: `text` and `thinking` are the committed part of the answer that streams now; `retry` is {"kind", "message", "at"} while one waits;
-#: `tools` maps the id of each open tool task to {"name", "call", "output", "details", "diagnostics"}.
+#: `text` and `thinking` are the committed part of the answer that streams;
+#: `retry` is {"kind", "message", "at"} while one waits;
+#: `tools` maps the id of each open tool task to {"name", "call", "output", "details"}.
 LIVE = declare("perdure.live", scope="task", initial=_live)
 
-#: What a conversation used: {"models": {name: {"requests", "unknown", bucket…}}, "tools": {name: {"calls", "errors"}}} (H17).
+#: What a conversation used (H17):
+#: {"models": {name: {"requests", "unknown", bucket…}}, "tools": {name: {"calls", "errors"}}}.
 USAGE = declare("perdure.usage", initial=lambda: {"models": {}, "tools": {}})
 
 #: A conversation's own settings over the session's: model, tools, instructions, steering, follow_up, max_rounds (H31).

@@ -2,76 +2,119 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from perdure.errors import ModelError
 from perdure.harness.answer import Answer
 from perdure.harness.stored import LIVE
+from perdure.harness.supervision import GRACE, CancelledWithin, Supervised, TimeUp
+from perdure.messages import AssistantMessage
 from perdure.model import Heartbeat, Model, Request
 from perdure.tasks.invocation import Invocation
+from perdure.values import clean_text
 
 if TYPE_CHECKING:
     from perdure.harness.harness import Harness
 
 
 class Stream:
-    """Runs a request and commits what arrives, throttled. Raises ModelError; also for an end without a finish reason (H13)."""
+    """Runs a request and commits what arrives, throttled.
+
+    Raises ModelError and nothing else, whatever the adapter does; also for an end without a finish reason (H13).
+    """
 
     def __init__(self, harness: Harness, invocation: Invocation, model: Model) -> None:
         self._harness = harness
         self._invocation = invocation
         self._model = model
         self.answer = Answer(model.name)
-        #: Everything that was shown of the answer, and how much of it is committed.
-        self._text: list[str] = []
-        self._thinking: list[str] = []
+        self._message: AssistantMessage | None = None
+        #: What was shown of the answer, in pieces, and how many of them are committed.
+        self._shown: dict[str, list[str]] = {"text": [], "thinking": []}
+        self._committed = {"text": 0, "thinking": 0}
         self._over = False
 
     @property
     def text(self) -> str:
         """The visible text so far."""
-        return "".join(self._text)
+        return "".join(self._shown["text"])
 
-    async def run(self, request: Request) -> Answer:
+    async def run(self, request: Request) -> AssistantMessage:
         """The whole answer."""
-        harness = self._harness
+        harness, name = self._harness, self._model.name
         limits = harness.defaults.limits
         began = harness.clock.monotonic()
+        reading = Supervised(harness.watch, self._read(request, began), seconds=min(limits.first_byte, limits.total))
+        self._reading = reading
         try:
-            async with harness.watch.limit(min(limits.first_byte, limits.total)) as limit:
-                stream = self._model.stream(request)
-                async for event in stream:
-                    if not isinstance(event, Heartbeat):
-                        left = began + limits.total - harness.clock.monotonic()
-                        limit.extend(min(limits.progress, left))
-                        self._note(*self.answer.add(event))
-                    if self.answer.stop is not None:
-                        break
-        except TimeoutError:
-            what = "answered nothing" if not self._text and not self._thinking else "stopped answering"
-            raise ModelError(f"{self._model.name} {what} within the time limit", kind="timeout") from None
+            await reading.result()
+        except TimeUp:
+            what = "stopped answering" if any(self._shown.values()) else "answered nothing"
+            failure = ModelError(f"{name} {what} within the time limit", kind="timeout")
+        except ModelError as error:
+            failure = error
+        except CancelledWithin:
+            failure = ModelError(f"the request to {name} was cancelled from within")
+        except OSError as error:
+            failure = ModelError(f"the connection to {name} failed: {_told(error)}")
+        except Exception as error:  # an adapter that breaks must not take the run with it
+            harness.telemetry.emit("perdure.model.broke", metadata={"model": name, "error": type(error).__name__})
+            failure = ModelError(f"the adapter of {name} broke: {_told(error)}", kind="invalid")
+        else:
+            failure = ModelError(f"the stream of {name} ended without a finish reason", kind="cut")
         finally:
             self._over = True
             harness.progress.forget(self._flush)
-        if self.answer.stop is None:
-            raise ModelError(f"the stream of {self._model.name} ended without a finish reason", kind="cut")
-        return self.answer
+        if self._message is None:
+            raise failure
+        return self._message  # it was whole: what went wrong after that is of no account
 
-    def _note(self, text: str, thinking: str) -> None:
-        if text:
-            self._text.append(text)
-        if thinking:
-            self._thinking.append(thinking)
-        if text or thinking:
-            self._harness.progress.note(self._flush)
+    async def _read(self, request: Request, began: float) -> None:
+        """Runs as a task of its own. The answer ends with its finish reason: nothing after it is waited for."""
+        answer, clock, limits = self.answer, self._harness.clock, self._harness.defaults.limits
+        stream: Any = self._model.stream(request)
+        try:
+            async for event in stream:
+                if self._over:
+                    return
+                if isinstance(event, Heartbeat):
+                    continue
+                self._reading.extend(min(limits.progress, began + limits.total - clock.monotonic()))
+                text, thinking = answer.add(event)
+                if text:
+                    self._show("text", text)
+                if thinking:
+                    self._show("thinking", thinking)
+                if answer.stop is not None:
+                    self._message = answer.message()
+                    self._reading.extend(GRACE)
+                    return
+        finally:
+            close = getattr(stream, "aclose", None)
+            if close is not None:
+                await close()
+
+    def _show(self, part: str, piece: str) -> None:
+        self._shown[part].append(piece)
+        self._harness.progress.note(self._flush)
 
     async def _flush(self) -> None:
+        counts = {part: len(pieces) for part, pieces in self._shown.items()}
         async with self._invocation.commit() as tx:
             if self._over:
                 return
             live = await tx.doc(LIVE, self._invocation.id)
-            for name, pieces in (("text", self._text), ("thinking", self._thinking)):
-                whole = "".join(pieces)
-                new = whole[len(live[name]) :]
-                if new:
-                    live.append_text(name, new)
+            for part, pieces in self._shown.items():
+                fresh = "".join(pieces[self._committed[part] : counts[part]])
+                if fresh:
+                    live.append_text(part, fresh)
+            if live["retry"] is not None:
+                live["retry"] = None
+        self._committed = counts
+
+
+def _told(error: Exception) -> str:
+    try:
+        return clean_text(f"{type(error).__name__}: {error}")
+    except Exception:  # an error whose text cannot be made is still only an error
+        return type(error).__name__

@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from perdure.errors import ConversationBusy, InboxFull, NotFound
-from perdure.harness.runs import place_due, place_write, run_of, start_run, withdraw
-from perdure.inbox.admission import digest_of, find_request, queued
+from perdure.errors import ConversationBusy, InboxFull, InvalidValue, NotFound, TaskRefused, UsageError
+from perdure.harness.runs import accepts_work, place_due, place_write, run_of, start_run, user_message, withdraw
+from perdure.inbox.admission import check_request_id, digest_of, find_request, queued
 from perdure.messages import Message, UserMessage, text_of
 from perdure.messages import user as user_text
 from perdure.records import (
+    RESERVED_PREFIX,
     ConversationId,
     Done,
     Entry,
@@ -27,6 +28,7 @@ from perdure.records import (
     decode_submission,
 )
 from perdure.session.line import forbid_inside_commit
+from perdure.settle.state import below
 from perdure.tasks.transaction import TaskTransaction
 from perdure.values import clean
 
@@ -69,12 +71,12 @@ async def submit_input(
     request_id: str | None,
     when_busy: WhenBusy,
 ) -> Submission:
-    """Admit an input. Idle with an empty inbox: entry, placed submission, generation task and live run in this commit (H3).
+    """Admit an input. Idle with an empty inbox: its entry, generation task and live run are in this commit (H3).
 
-    Raises ConversationBusy, RequestConflict, InboxFull, NotFound; then nothing is staged.
+    Raises ConversationBusy, RequestConflict, InboxFull, NotFound, TaskRefused, UsageError; then nothing is staged.
     """
-    message = user_text(content) if isinstance(content, str) else content
-    body = clean(msgspec.to_builtins(message))
+    body = _input(content)
+    request_id = check_request_id(request_id)
     digest = digest_of("input", body)
     await tx.use(conversation)
     if request_id is not None:
@@ -83,9 +85,15 @@ async def submit_input(
             return found
     busy = run_of(tx.candidate, conversation) is not None
     if busy and when_busy == "reject":
-        raise ConversationBusy(f"conversation {conversation} is answering: wait for it, or submit as follow_up or steer")
+        raise ConversationBusy(
+            f"conversation {conversation} is answering: wait for it, or submit as follow_up or steer"
+        )
     waiting = tx.candidate.queued(conversation)
     await _check_room(harness, tx, conversation, len(waiting) if busy else 0)
+    if not busy and not accepts_work(tx, conversation):
+        raise TaskRefused(
+            f"conversation {conversation} belongs to a task that has ended or is ending: nothing can run there (K29)"
+        )
     mode = "steer" if when_busy == "steer" else "follow_up"
     item = queued(tx, conversation, "input", body, request_id=request_id, body=digest, mode=mode)
     if not busy and not waiting:
@@ -97,11 +105,31 @@ async def submit_input(
     return tx.candidate.submissions[item.id]
 
 
+def _input(content: object) -> Any:
+    """An input's message as it is stored. Raises UsageError for what is none."""
+    if isinstance(content, str):
+        return clean(msgspec.to_builtins(user_text(content)))
+    if not isinstance(content, UserMessage):
+        raise UsageError(f"an input is a text or a perdure.UserMessage, not {type(content).__name__}")
+    body = clean(msgspec.to_builtins(content))
+    try:
+        user_message(body)
+    except msgspec.ValidationError as error:
+        raise InvalidValue(f"the message is not one: {error}") from None
+    return body
+
+
 async def submit_write(
     harness: Harness, tx: TaskTransaction, conversation: ConversationId, kind: str, data: Any, *, request_id: str | None
 ) -> Submission:
-    """Admit an entry that asks no model: written at once when idle, at the next boundary when busy (H4)."""
+    """Admit an entry that asks no model: written at once when idle, at the next boundary when busy (H4).
+
+    Raises RequestConflict, InboxFull, NotFound, UsageError; then nothing is staged.
+    """
+    if not kind or kind.startswith(RESERVED_PREFIX):
+        raise UsageError(f"entry kind {kind!r} cannot be written: take a kind of your own, from entry_kind()")
     content = clean({"kind": kind, "data": data})
+    request_id = check_request_id(request_id)
     digest = digest_of("write", content)
     await tx.use(conversation)
     if request_id is not None:
@@ -112,10 +140,11 @@ async def submit_write(
     busy = run_of(tx.candidate, conversation) is not None
     await _check_room(harness, tx, conversation, len(waiting) if busy else 0)
     item = queued(tx, conversation, "write", content, request_id=request_id, body=digest)
-    if busy:
-        tx.put_submission(item)
-    else:
-        place_write(tx, item)
+    tx.put_submission(item)
+    if not busy:
+        for write in tx.candidate.queued(conversation):  # a run that ended badly may have left older ones
+            if write.type == "write":
+                place_write(tx, write)
     return tx.candidate.submissions[item.id]
 
 
@@ -123,7 +152,9 @@ async def _check_room(harness: Harness, tx: TaskTransaction, conversation: Conve
     if waiting:
         most = (await harness.settings(tx, conversation)).max_queued
         if waiting >= most:
-            raise InboxFull(f"conversation {conversation} holds {waiting} queued submissions, which is its limit: wait for some")
+            raise InboxFull(
+                f"conversation {conversation} holds {waiting} queued submissions, which is its limit: wait for some"
+            )
 
 
 Withdrawal = Literal["aborted", "already_placed", "settled"]
@@ -175,7 +206,7 @@ class SubmissionHandle:
                 raise NotFound(f"submission {self.id} is not settled")
 
     async def status(self) -> str:
-        """`queued`, `running`, `held(reason)`, `done` or `unanswered(reason)`. Never waits for work, starts nothing (K39)."""
+        """`queued`, `running`, `held(reason)`, `done` or `unanswered(reason)`. Waits for no work, starts none (K39)."""
         published = self._harness.line.memory.published
         record = published.submissions.get(self.id) or await self._stored()
         match record.state:
@@ -194,9 +225,9 @@ class SubmissionHandle:
 
     def _held(self, run: Any) -> str | None:
         published = self._harness.line.memory.published
-        for id in (run, *published.children.get(run, ())):
-            task = published.tasks.get(id)
-            if task is not None and isinstance(task.state, Held):
+        own = published.tasks.get(run)
+        for task in (*([] if own is None else [own]), *below(published, run, background=False)):
+            if isinstance(task.state, Held):
                 return task.state.reason
         return None
 

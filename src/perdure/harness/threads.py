@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 async def in_thread(function: Callable[..., T], /, *args: Any, **kwargs: Any) -> T:
-    """Call it in a new daemon thread with a copy of the context variables. Cancelling stops the wait, not the thread."""
+    """Call it in a new daemon thread with a copy of the context. Cancelling stops the wait, not the thread."""
     loop = asyncio.get_running_loop()
     future: asyncio.Future[T] = loop.create_future()
     context = contextvars.copy_context()

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 
-from perdure.errors import InvalidArguments, InvalidValue, SandboxError
+from perdure.errors import InvalidValue, PerdureError, Revoked, SandboxError
 from perdure.harness.call import Call
+from perdure.harness.gate import MOST_TOLD
+from perdure.harness.installed import Installed, ReadyTool
 from perdure.harness.output import clip
-from perdure.harness.registry import Block, CallToJudge, Rewrite, Tool
+from perdure.harness.registry import BeforeTool, Block, CallToJudge, Rewrite, Tool
 from perdure.harness.stored import LIVE, TOOL, TOOL_RESULT, USAGE
+from perdure.harness.supervision import Broke, CancelledWithin, Supervised, TimeUp
 from perdure.harness.threads import in_thread
 from perdure.harness.usage import add_call
 from perdure.messages import ToolErrorCode, ToolMessage
@@ -21,7 +24,7 @@ from perdure.records import Begun, Completed, Running
 from perdure.tasks.definition import TaskDefinition, phase
 from perdure.tasks.invocation import Invocation
 from perdure.tasks.transaction import InvocationTransaction
-from perdure.values import clean_text
+from perdure.values import clean, clean_text
 
 if TYPE_CHECKING:
     from perdure.harness.harness import Harness
@@ -50,74 +53,96 @@ class ToolTask(TaskDefinition, reserved=True):
     @phase(first=True)
     async def gate(self, invocation: Invocation, arguments: dict[str, Any], **rest: Any) -> None:
         """Let the hooks judge; then commit the intent: final arguments, replay policy, isolation."""
-        name = invocation.input["name"]
-        tool = self.harness.registry.tools.get(name)
-        blocked: str | None = None
-        for hook in self.harness.registry.before_tool:
-            seen = CallToJudge(conversation=invocation.conversation, name=name, arguments=arguments)
-            try:
-                verdict = await hook(seen)
-            except Exception as error:  # a hook that fails must not let the call through (H24)
-                verdict = Block(f"the check of this call failed: {type(error).__name__}: {error}")
+        installed, name = self.harness.installed, invocation.input["name"]
+        tool = installed.tools.get(name)
+        if tool is None:
+            await self._finish(invocation, _gone(name), None)
+            return
+        for hook in installed.registry.before_tool:
+            verdict = await self._judged(hook, invocation, name, arguments)
             if isinstance(verdict, Block):
-                blocked = verdict.reason
-                break
-            if isinstance(verdict, Rewrite):
+                await self._finish(invocation, Result(text=clip(verdict.reason, MOST_TOLD), error="blocked"), None)
+                return
+            if verdict is not None:
                 arguments = verdict.arguments
-        if blocked is not None or tool is None:
-            text = blocked if blocked is not None else f"{name} is not installed any more"
-            result = Result(text=text, error="blocked" if blocked is not None else "tool_unavailable")
-            return await self._finish(invocation, result, None)
         async with invocation.commit() as tx:
             tx.next(self.execute, intent=tool.replay, **{**rest, "arguments": arguments, "replay": tool.replay})
+
+    async def _judged(
+        self, hook: BeforeTool, invocation: Invocation, name: str, arguments: dict[str, Any]
+    ) -> Block | Rewrite | None:
+        """What a hook says. One that fails, or says what is no answer, must not let the call through (H24)."""
+        own = cast("dict[str, Any]", clean(arguments))  # a copy: a hook may change what it is given
+        seen = CallToJudge(conversation=invocation.conversation, name=name, arguments=own)
+        try:
+            verdict: object = await Supervised(self.harness.watch, _answer_of(hook, seen)).result()
+            if isinstance(verdict, Rewrite):
+                rewritten: object = clean(verdict.arguments)
+                if not isinstance(rewritten, dict):
+                    return Block("the check of this call rewrote its arguments to what is no JSON object")
+                return Rewrite(cast("dict[str, Any]", rewritten))
+            if isinstance(verdict, Block):
+                return Block(clean_text(verdict.reason))
+        except Exception as error:
+            return Block(f"the check of this call failed: {_told(error)}")
+        if verdict is not None:
+            return Block(f"the check of this call answered with a {type(verdict).__name__}, which is no answer")
+        return None
 
     @phase
     async def execute(self, invocation: Invocation, arguments: dict[str, Any], **intent: Any) -> None:
         """Run the function, at most once unless it is safe to repeat both by its intent and now (H19)."""
-        tool = self.harness.registry.tools.get(invocation.input["name"])
+        harness, name = self.harness, invocation.input["name"]
+        installed = harness.installed
+        tool = installed.tools.get(name)
         if _interrupted(invocation, tool):
-            return await self._finish(invocation, await self._interruption(invocation), None)
+            await self._finish(invocation, await self._interruption(invocation), None)
+            return
         if tool is None:
-            text = f"{invocation.input['name']} is not installed any more; it was not run"
-            return await self._finish(invocation, Result(text=text, error="tool_unavailable"), None)
+            await self._finish(invocation, _gone(name), None)
+            return
         if invocation.begun is None:
             await invocation.begin(tool.replay)
-        call = Call(self.harness, invocation, tool)
-        self.harness.telemetry.emit("perdure.tool.begun", metadata={"task": invocation.id, "tool": tool.name})
-        result = await self._run(call, tool, arguments, invocation)
-        self.harness.telemetry.emit("perdure.tool.returned", metadata={"task": invocation.id, "tool": tool.name})
+        call = Call(harness, invocation, tool)
+        try:
+            result = await self._run(call, installed, arguments, invocation)
+        finally:
+            call.over()
         if invocation.stopping:
-            await call.cleanup()
-            invocation.late = Completed(result={"text": result.text, "error": result.error})
+            invocation.late = _late(result, call)
             return
         await self._finish(invocation, result, call)
 
-    async def _run(self, call: Call, tool: Tool, arguments: dict[str, Any], invocation: Invocation) -> Result:
+    async def _run(self, call: Call, installed: Installed, arguments: dict[str, Any], invocation: Invocation) -> Result:
         """Whatever the function does becomes a result; only being told to stop passes through."""
         try:
-            validated = self.harness.described(tool.name).validate(arguments)
-            async with self.harness.watch.limit(call.timeout) as limit:
-                call.bound(limit)
-                value = await _call(tool, call, validated)
-            return Result(text=call.final(value))
+            ready = installed.ready(call.name)
+            own = cast("dict[str, Any]", clean(arguments))  # a copy: a function may change what it is given
+            validated = ready.described.validate(own)
+        except PerdureError as error:
+            return Result(text=clip(f"{call.name} was not run. {error}", MOST_TOLD), error="invalid_arguments")
+        except Exception as error:
+            told = f"Checking its arguments raised {type(error).__name__}."
+            return Result(text=clip(f"{call.name} was not run. {told}", MOST_TOLD), error="invalid_arguments")
+        telemetry, about = self.harness.telemetry, {"task": invocation.id, "tool": call.name}
+        telemetry.emit("perdure.tool.begun", metadata=about)
+        work = _call(ready, call, validated)
+        running = Supervised(self.harness.watch, work, seconds=call.timeout, stoppable=ready.is_async)
+        call.bound(running)
+        try:
+            value = await running.result(on_stop=call.cleanup)
+            result = Result(text=call.final(value))
         except asyncio.CancelledError:
             await call.cleanup()
-            if invocation.stopping or invocation.revoked:
-                raise
-            return Result(text=call.with_output("The tool was cancelled from within."), error="tool_error")
-        except TimeoutError as error:
-            await call.cleanup()
-            shown = str(error.args[0]) if error.args and call.limit_passed is False else ""
-            return Result(text=call.timed_out(shown), error="timeout")
-        except InvalidArguments as error:
-            return Result(text=f"{tool.name} was not run. {error}", error="invalid_arguments")
-        except (SandboxError, InvalidValue) as error:
-            await call.cleanup()
-            return Result(text=call.with_output(clean_text(str(error))), error="tool_error")
+            invocation.late = _late(None, call)
+            raise
         except Exception as error:
             await call.cleanup()
-            message = clip(clean_text(_message_of(error)), 4000)
-            return Result(text=call.with_output(f"{type(error).__name__}: {message}"), error="tool_error")
+            result = _failure(error, call)
+            if not running.child.done():  # it ignores its time limit: it goes on without any right
+                self.harness.scheduler.leave_behind(running.child, invocation.id)
+        telemetry.emit("perdure.tool.returned", metadata=about)
+        return result
 
     async def _interruption(self, invocation: Invocation) -> Result:
         output = ""
@@ -133,35 +158,73 @@ class ToolTask(TaskDefinition, reserved=True):
         return Result(text=text, error="interrupted")
 
     async def _finish(self, invocation: Invocation, result: Result, call: Call | None) -> None:
-        """The one outcome commit: the result entry, usage, and with the last call of the round the resumed generation (H18)."""
+        """The one outcome commit: result entry, usage, and with the round's last call the resumed generation (H18)."""
         details = None if call is None else call.data
 
         async def body(tx: InvocationTransaction) -> None:
             await _write_result(tx, result, details)
             tx.complete({"error": result.error})
 
-        if call is not None:
-            call.over()
-        await invocation.record(body)
+        try:
+            await invocation.record(body)
+        except Revoked:  # told to stop meanwhile: the abort handler tells what it still gave
+            invocation.late = _late(result, call)
+            raise
 
     async def abort(self, invocation: Invocation) -> None:
-        """Write the result of a stopped call: whether it had begun, what it had shown, and what it still gave in the grace (K31)."""
+        """Write the result of a stopped call: whether it had begun, what it showed, and what it still gave (K31)."""
 
         async def body(tx: InvocationTransaction) -> None:
             state = tx.own.state
             begun = isinstance(state, Running) and state.begun is not None
             text = "Aborted. " + ("It had begun: its effect may have happened." if begun else "It had not begun.")
             late = invocation.late
-            if isinstance(late, Completed) and late.result:
-                text += f" It still returned:\n{late.result['text']}"
-            elif tx.own.owner is not None:
-                live = await tx.snapshot(LIVE, tx.own.owner)
-                output = (live or {}).get("tools", {}).get(str(invocation.id), {}).get("output", "")
-                text += f"\nOutput until then:\n{output}" if output else ""
-            await _write_result(tx, Result(text=text, error="aborted"), None)
-            tx.aborted()
+            given = cast("dict[str, Any]", late.result) if isinstance(late, Completed) and late.result else {}
+            output = given.get("output")
+            if "text" in given:
+                text += f" It still {'failed' if given.get('error') else 'returned'}:\n{given['text']}"
+            elif output is None and tx.own.owner is not None:
+                live: dict[str, Any] = await tx.snapshot(LIVE, tx.own.owner) or LIVE.initial()
+                output = live["tools"].get(str(invocation.id), {}).get("output", "")
+            if output:
+                text += f"\nOutput until then:\n{output}"
+            await _write_result(tx, Result(text=text, error="aborted"), given.get("data"))
+            tx.aborted({"returned": "text" in given})
 
         await invocation.record(body)
+
+
+def _late(result: Result | None, call: Call | None) -> Completed:
+    """What a call that was told to stop still gave, for its abort handler."""
+    given: dict[str, Any] = {"data": call.data if call is not None else {}}
+    if result is not None:
+        given |= {"text": result.text, "error": result.error}
+    elif call is not None:
+        given["output"] = call.shown()
+    return Completed(result=given)
+
+
+def _gone(name: str) -> Result:
+    return Result(text=f"{name} is not installed any more; it was not run", error="tool_unavailable")
+
+
+def _failure(error: Exception, call: Call) -> Result:
+    """A failed call as the model is told: class and message, never a stack (H43); then what the call had shown."""
+    code: ToolErrorCode = "tool_error"
+    if isinstance(error, TimeUp):
+        code = "timeout"
+        text = f"{call.name} ran out of its time limit of {call.timeout:g} s and was stopped. What it did stays done."
+    elif isinstance(error, TimeoutError):  # of the tool's own: as little is known of what it did
+        code = "timeout"
+        text = f"{call.name} ran out of time: {_told(error)}. What it did stays done."
+    elif isinstance(error, CancelledWithin):
+        text = f"{call.name} was cancelled from within."
+    elif isinstance(error, SandboxError | InvalidValue):
+        text = clip(clean_text(str(error)), MOST_TOLD)
+    else:
+        text = _told(error)
+    shown = call.shown()
+    return Result(text=f"{text}\nOutput until then:\n{shown}" if shown else text, error=code)
 
 
 async def _write_result(tx: InvocationTransaction, result: Result, details: dict[str, Any] | None) -> None:
@@ -185,19 +248,29 @@ def _interrupted(invocation: Invocation, tool: Tool | None) -> bool:
     return begun.replay != "safe" or tool is None or tool.replay != "safe"
 
 
-async def _call(tool: Tool, call: Call, arguments: dict[str, Any]) -> Any:
-    function: Callable[..., Any] = tool.function
-    args = (call,) if tool.takes_call else ()
-    if inspect.iscoroutinefunction(function):
+async def _call(ready: ReadyTool, call: Call, arguments: dict[str, Any]) -> Any:
+    function: Callable[..., Any] = ready.tool.function
+    args = (call,) if ready.takes_call else ()
+    if ready.is_async:
         return await function(*args, **arguments)
     value = await in_thread(function, *args, **arguments)
-    return await value if isinstance(value, Awaitable) else value
+    if inspect.isawaitable(value):  # a function that only wraps a coroutine function
+        call.stoppable()
+        value = await value
+    return value
 
 
-def _message_of(error: Exception) -> str:
+async def _answer_of(hook: BeforeTool, seen: CallToJudge) -> object:
+    value: object = hook(seen)
+    return await value if inspect.isawaitable(value) else value
+
+
+def _told(error: Exception) -> str:
+    """An error as class and message; a cause that is no Exception speaks for itself."""
+    if isinstance(error, Broke):
+        return clip(clean_text(str(error)), MOST_TOLD)
     try:
-        return str(error)
+        message = str(error)
     except Exception as second:  # an exception whose text cannot be made is still only a failed tool
-        return f"(its message could not be made: {type(second).__name__})"
-
-
+        message = f"(its message could not be made: {type(second).__name__})"
+    return clip(clean_text(f"{type(error).__name__}: {message}"), MOST_TOLD)

@@ -9,8 +9,12 @@ from perdure.model import Usage
 BUCKETS = ("input", "cache_read", "cache_write", "output", "reasoning", "cost")
 
 
+#: More tokens or dollars than this no attempt can use.
+MOST = 1e15
+
+
 def add_request(document: Any, model: str, usage: Usage | None) -> None:
-    """Count one attempt of a model request in a draft of the usage document. An attempt whose use is unknown is counted as that."""
+    """Count one attempt of a request in a draft of the usage document; one whose use is unknown counts as that."""
     models = document["models"]
     if model not in models:
         models[model] = {"requests": 0, "unknown": 0}
@@ -19,11 +23,20 @@ def add_request(document: Any, model: str, usage: Usage | None) -> None:
     known = False
     for bucket in BUCKETS:
         value = None if usage is None else getattr(usage, bucket)
-        if value is not None:
+        if _counts(value):
             known = True
             totals[bucket] = totals.get(bucket, 0) + value
     if not known:
         totals["unknown"] = totals["unknown"] + 1
+
+
+def _counts(value: object) -> bool:
+    """A provider may send anything: what is no amount is unknown."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= MOST
+
+
+#: Calls of tools that do not exist are counted together: a model can invent any number of names.
+UNKNOWN_TOOL = "(unknown)"
 
 
 def add_call(document: Any, tool: str, *, error: bool) -> None:

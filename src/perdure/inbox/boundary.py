@@ -7,7 +7,7 @@ from typing import Literal
 
 from perdure.records import Submission
 
-#: `round`: after a tool round. `final`: at the final answer, and at the end of an aborted run. `idle`: a submission met no run.
+#: `round`: after a tool round. `final`: at the final answer, and where an aborted run ends. `idle`: there is no run.
 Point = Literal["round", "final", "idle"]
 Mode = Literal["one", "all"]
 

@@ -1,0 +1,62 @@
+"""What one registry offers to models, made once: whoever takes it keeps it, though the registry is replaced (H37)."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from perdure.harness.registry import Registry, Tool
+from perdure.model import ToolSpec
+from perdure.schema import Described, Schema
+
+
+class ReadyTool(msgspec.Struct, frozen=True, eq=False):
+    """A tool with all that has to be known to offer and to call it."""
+
+    tool: Tool
+    described: Described
+    spec: ToolSpec
+    takes_call: bool
+    is_async: bool
+
+
+class Installed:
+    """A published registry. Invariant: what it makes of a tool never changes."""
+
+    def __init__(self, registry: Registry, schema: Schema, instructions: str) -> None:
+        self.registry = registry
+        self.tools = registry.tools
+        #: The system prompt: the session's instructions, then the sections in order.
+        self.system = "\n\n".join(filter(None, [instructions, *(section.text for section in registry.sections)]))
+        self._schema = schema
+        self._ready: dict[str, ReadyTool] = {}
+        self._specs: dict[tuple[str, ...], tuple[ToolSpec, ...]] = {}
+
+    def offered(self, names: Sequence[str] | None) -> list[str]:
+        """The tools to offer: the named ones, or all. A name without code is skipped (H31)."""
+        return list(self.tools) if names is None else [name for name in dict.fromkeys(names) if name in self.tools]
+
+    def ready(self, name: str) -> ReadyTool:
+        """A tool by name. Raises NotFound, and UsageError for a function that JSON cannot call."""
+        found = self._ready.get(name)
+        if found is None:
+            found = self._ready[name] = self._make(self.registry.tool(name))
+        return found
+
+    def specs(self, names: Sequence[str]) -> tuple[ToolSpec, ...]:
+        """The tools as models see them."""
+        key = tuple(names)
+        found = self._specs.get(key)
+        if found is None:
+            found = self._specs[key] = tuple(self.ready(name).spec for name in key)
+        return found
+
+    def _make(self, tool: Tool) -> ReadyTool:
+        function: Any = tool.function
+        takes_call = tool.takes_call
+        described = self._schema.describe(function, skip=("call",) if takes_call else ())
+        spec = ToolSpec(name=tool.name, description=described.description, parameters=described.parameters)
+        return ReadyTool(tool, described, spec, takes_call, inspect.iscoroutinefunction(function))
