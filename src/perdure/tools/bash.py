@@ -47,26 +47,23 @@ async def bash(call: ToolContext, command: str, timeout: float = 30) -> str:
             "bytes": output.total_bytes,
         }
     )
-    text = report(output.text(), ended, seconds)
-    if ended.timed_out:
-        raise TimeoutError(text)
-    return text
+    if ended.timed_out:  # what it had printed was shown: the harness adds it
+        stuck = f", but for {_processes(list(ended.stuck))}, which cannot be ended" if ended.stuck else ""
+        raise TimeoutError(f"it was ended after {seconds:g} s, with everything that it had started{stuck}")
+    return report(output.text(), ended)
 
 
-def report(printed: str, ended: Exit, seconds: float) -> str:
-    """What the model is told."""
+def report(printed: str, ended: Exit) -> str:
+    """What the model is told of a command that ended by itself."""
     notes: list[str] = []
     if printed and sum(printed.count(sign) for sign in "\ufffd\u2400") > len(printed) * BINARY_SHARE:
         notes.append("[the output is binary: what is no text is shown as \ufffd and \u2400]")
     killed = [pid for pid in ended.running if pid not in ended.stuck]
-    if killed and not ended.timed_out:
+    if killed:
         notes.append(f"[still running after the command, and ended with it: {_processes(killed)}]")
     if ended.stuck:
         notes.append(f"[could not be ended and may still run: {_processes(list(ended.stuck))}]")
-    if ended.timed_out:
-        notes.append(f"[timed out after {seconds:g} s and was ended, with everything that it had started]")
-    else:
-        notes.append(f"[exit code {ended.code}]")
+    notes.append(f"[exit code {ended.code}]")
     if not printed:
         printed = "[no output]"
     return "\n".join([printed.removesuffix("\n"), *notes])
