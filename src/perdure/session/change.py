@@ -37,9 +37,9 @@ class Change:
 
 
 class Flight:
-    """A commit between admission and flush."""
+    """A commit between admission and landing. It lands when it was published, or when it is known not to be kept."""
 
-    __slots__ = ("_ended", "_waiting", "candidate", "change", "commit_id", "floor", "result", "shelved")
+    __slots__ = ("_waiters", "candidate", "change", "commit_id", "error", "floor", "landed", "result", "shelved")
 
     def __init__(
         self,
@@ -56,30 +56,27 @@ class Flight:
         self.shelved = shelved
         #: Ids from here on were minted by this commit.
         self.floor = floor
-        #: What storage said; set before the flights ahead of it have landed.
+        #: What storage answered; the flight lands when those before it have.
         self.result: Seq | StorageError | None = None
-        #: How it ended, once it was published or refused; until then, who waits for that.
-        self._ended: Seq | BaseException | None = None
-        self._waiting: list[asyncio.Future[Seq]] = []
+        self.landed = False
+        #: Why it was not kept, once it landed.
+        self.error: StorageError | None = None
+        #: One future for each that waits, so that cancelling one wait leaves the others alone.
+        self._waiters: list[asyncio.Future[None]] = []
 
-    async def landed(self) -> Seq:
-        """Wait until it was published; raises why it was not. Each waiter has a future of its own: cancelling one is only that."""
-        if self._ended is None:
-            waiter: asyncio.Future[Seq] = asyncio.get_running_loop().create_future()
-            self._waiting.append(waiter)
-            return await waiter
-        if isinstance(self._ended, BaseException):
-            raise self._ended
-        return self._ended
+    async def wait(self) -> None:
+        """Wait until it landed. Raises why it was not kept."""
+        if not self.landed:
+            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiters.append(waiter)
+            await waiter
+        if self.error is not None:
+            raise type(self.error)(*self.error.args)  # each that waits gets an error, and a traceback, of its own
 
-    def resolve(self, seq: Seq) -> None:
-        self._ended = seq
-        for waiter in self._waiting:
+    def land(self, error: StorageError | None = None) -> None:
+        self.landed = True
+        self.error = error
+        for waiter in self._waiters:
             if not waiter.done():
-                waiter.set_result(seq)
-
-    def fail(self, error: BaseException) -> None:
-        self._ended = error
-        for waiter in self._waiting:
-            if not waiter.done():
-                waiter.set_exception(error)
+                waiter.set_result(None)
+        self._waiters.clear()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Any, Literal
 
@@ -10,6 +11,7 @@ import msgspec
 from perdure.deltas import Draft
 from perdure.errors import DocumentVersionError, UsageError
 from perdure.records import RESERVED_PREFIX, Base, Document, Scope, encode
+from perdure.values import clean
 
 #: (scope, owning conversation or task id, 0 for the session)
 Owner = tuple[str, int]
@@ -25,7 +27,8 @@ class DocumentToken(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
     `initial` makes the first value. `migrate(value, version)` takes an older stored value to the present version.
     `history="rewindable"` keeps what it was at every commit; `latest` keeps what the present value needs.
-    `fork` says what a forked conversation starts with: `initial`, the parent's `current` value, or its value `as_of` the fork entry.
+    `fork` says what a forked conversation starts with: `initial`, the parent's `current` value,
+    or the value that the parent had `as_of` the fork's entry.
     """
 
     kind: str
@@ -37,18 +40,18 @@ class DocumentToken(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     fork: Literal["initial", "current", "as_of"] = "initial"
 
     def current(self, value: Any, version: int) -> Any:
-        """The stored value in the present version. Raises DocumentVersionError where no code can take it there (K21)."""
+        """The stored value in the present version (K21). Raises DocumentVersionError where no code takes it there."""
         if version == self.version:
             return value
+        stored = f"document {self.kind!r} is stored in version {version}, this code"
         if version > self.version:
-            raise DocumentVersionError(
-                f"document {self.kind!r} is stored in version {version}, this code knows {self.version}: install the newer code"
-            )
+            raise DocumentVersionError(f"{stored} knows {self.version}: install the newer code")
         if self.migrate is None:
-            raise DocumentVersionError(
-                f"document {self.kind!r} is stored in version {version}, this code is {self.version}: give its token a `migrate`"
-            )
-        return self.migrate(value, version)
+            raise DocumentVersionError(f"{stored} is {self.version}: give its token a `migrate`")
+        try:
+            return clean(self.migrate(copy.deepcopy(value), version))  # the stored value is shared, and may not change
+        except Exception as error:
+            raise DocumentVersionError(f"{stored} is {self.version}, and its `migrate` failed: {error!r}") from error
 
 
 def document(
@@ -63,7 +66,9 @@ def document(
 ) -> DocumentToken:
     """Declare a document of your own. Raises UsageError for a reserved kind or rules that exclude one another."""
     if kind.startswith(RESERVED_PREFIX):
-        raise UsageError(f"document kind {kind!r} starts with {RESERVED_PREFIX!r}, which is perdure's own: take another prefix")
+        raise UsageError(
+            f"document kind {kind!r} starts with {RESERVED_PREFIX!r}, which is perdure's: take another one"
+        )
     return declare(kind, version=version, scope=scope, initial=initial, migrate=migrate, history=history, fork=fork)
 
 
@@ -102,11 +107,15 @@ class Loaded(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DocumentChange(msgspec.Struct, frozen=True, kw_only=True):
-    """What a commit did to a document: `ops` lead from the value before to `value`. `retired`: it ended."""
+    """What a commit did to a document: `ops` lead from the value before to `value`. `retired`: it ended.
+
+    `whole`: it is new, or was migrated by this commit, so that `value` is all there is to know.
+    """
 
     record: Document
     value: Any
     ops: tuple[dict[str, Any], ...] = ()
+    whole: bool = False
     retired: bool = False
 
 
@@ -123,6 +132,11 @@ class Slot:
         #: The next write stores a whole value: it is new, migrated, or read through ancestry until now.
         self.rebase = rebase
         self.draft = Draft(value)
+
+    @property
+    def changed(self) -> bool:
+        """Whether this commit has something to store for it."""
+        return bool(self.draft.ops) or self.loaded is None
 
 
 #: After so many deltas, or when they outweigh the base, the next write is a base (K19: replay tails are bounded).

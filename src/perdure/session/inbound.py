@@ -1,11 +1,11 @@
-"""Taking in what other processes handed in while the session is open (K1a): wake-ups are hints, polling is the truth."""
+"""Taking in what others handed in while the session is open (K1a): wake-ups are hints, polling is the truth."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
 
-from perdure.errors import Fenced, SessionClosed, SessionPoisoned, StorageError
+from perdure.errors import PerdureError
 from perdure.session.line import Line
 from perdure.session.opening import InboundHandler, take_inbound
 from perdure.session.transaction import Transaction
@@ -37,10 +37,8 @@ class Intake:
     async def take(self) -> None:
         """Take what is there now, in one commit."""
         line = self._line
-        if not await line.storage.scan_inbound(line.session, limit=1):
-            return
-        async with line.commit(self._make) as tx:
-            await take_inbound(tx, self._handlers)
+        if await line.storage.scan_inbound(line.session, limit=1):
+            await take_inbound(line, self._make, self._handlers)
 
     async def _poll(self) -> None:
         clock = self._line.clock
@@ -52,7 +50,7 @@ class Intake:
                     continue
                 looked = clock.monotonic()
                 await self.take()
-            except (SessionClosed, SessionPoisoned, Fenced):
-                return
-            except StorageError as error:  # full or busy: the items stay where they are, the next look tries again
+            except PerdureError as error:  # full or busy: the items stay where they are, the next look tries again
+                if self._line.closing or self._line.fault is not None:
+                    return
                 self._line.telemetry.emit("perdure.inbound.failed", metadata={"error": type(error).__name__})

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine, Sequence
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 from perdure.clock import Clock
 from perdure.errors import (
     Fenced,
+    HandleExpired,
     PerdureError,
+    Revoked,
     SessionClosed,
     SessionPoisoned,
     StorageError,
@@ -24,7 +25,10 @@ from perdure.errors import (
 )
 from perdure.records import HoldReason, Seq, Task
 from perdure.session.change import Change, Flight
+from perdure.session.judging import in_memory, judge
 from perdure.session.memory import Memory
+from perdure.session.preparing import prepare
+from perdure.session.space import Space
 from perdure.session.transaction import Transaction
 from perdure.settle.rules import settle
 from perdure.storage import Batch, Opened, Storage
@@ -35,12 +39,12 @@ if TYPE_CHECKING:
 
 Tx = TypeVar("Tx", bound=Transaction)
 
-#: The transaction whose body the current task is in. Children inherit it, so it counts only while that transaction is open.
+#: The transaction whose body the current task is in. Children inherit it: it counts only while it is open.
 _current: ContextVar[Transaction | None] = ContextVar("perdure.transaction", default=None)
 
 #: A body that holds the line for longer is reported with its stack, in seconds.
 SLOW_BODY = 1.0
-#: Between two tries to write while the disk is full, or to look up a lost acknowledgement, in seconds.
+#: Between two tries to look up a lost acknowledgement, in seconds.
 RETRY_EVERY = 0.5
 
 
@@ -63,8 +67,9 @@ class Paused:
 class Line:
     """One session's line of commits.
 
-    Invariants: one transaction is open at a time; batches are admitted in line order; a commit is published after storage accepted it
-    and after every commit before it; `memory.tip` is `memory.published` plus the commits in flight.
+    Invariants: one transaction is open at a time; batches are admitted in line order;
+    a commit is published after storage accepted it and after every commit before it;
+    `memory.tip` is `memory.published` plus the commits in flight.
     """
 
     def __init__(self, storage: Storage, opened: Opened, clock: Clock, telemetry: Telemetry) -> None:
@@ -78,15 +83,15 @@ class Line:
         self.rules: Paused = Paused()
         #: Called with each published change, in order. They must not raise and must not wait.
         self.observers: list[Callable[[Change], None]] = []
+        #: Called once when the line ends: with the fault that stopped it for good, or None where it was closed.
+        self.on_end: list[Callable[[StorageError | None], None]] = []
         #: Why nothing can be committed any more.
         self.fault: StorageError | None = None
         self.closing = False
-        #: The disk was full at the last try: no new effect starts (K5).
-        self.full = False
-        #: Grows when the tip falls back, so that a body that saw the lost tip is refused.
-        self.fallbacks = 0
+        self.space = Space(self)
         self._lock = asyncio.Lock()
-        self._flights: deque[Flight] = deque()
+        #: Admissions that have to read storage first, and lost acknowledgements that are looked up.
+        self._admissions: dict[asyncio.Task[Flight | None], None] = {}
         self._lookups: dict[asyncio.Task[None], None] = {}
         self._watch: asyncio.TimerHandle | None = None
         self._holder: tuple[asyncio.Task[object] | None, Transaction] | None = None
@@ -97,29 +102,32 @@ class Line:
         """`async with line.commit(make) as tx`: durable and published when the block is left normally."""
         return Commit(self, make)
 
+    def check_fault(self) -> None:
+        """Raise if the line stopped for good: what is read from now on may never have reached the disk (K5)."""
+        if self.fault is None:
+            return
+        if isinstance(self.fault, Fenced):
+            raise Fenced(str(self.fault))
+        raise SessionPoisoned(
+            f"session {self.session!r} stopped after a failed write ({self.fault}): close it and open it again"
+        ) from self.fault
+
     def check(self) -> None:
         """Raise if the line takes nothing more in."""
-        if self.fault is not None:
-            if isinstance(self.fault, Fenced):
-                raise Fenced(str(self.fault))
-            raise SessionPoisoned(
-                f"session {self.session!r} stopped after a failed write ({self.fault}): close it and open it again"
-            ) from self.fault
+        self.check_fault()
         if self.closing:
             raise SessionClosed(f"session {self.session!r} is closed: open it again")
 
-    async def flushed(self) -> None:
-        """Wait until everything that is admitted by now was published. Raises what made one of them fail."""
-        if self._flights:
-            await self._flights[-1].landed()
+    @property
+    def full(self) -> bool:
+        """The disk was full at the last try: no new effect starts (K5)."""
+        return self.space.full
 
-    async def probe(self) -> None:
-        """While the disk is full: try a commit of nothing, which clears `full` when it lands."""
-        try:
-            async with self.commit(Transaction) as tx:
-                tx.forced = self.full
-        except StorageRejected:
-            return
+    async def flushed(self) -> None:
+        """Wait until everything that is admitted by now landed. Raises what made one of them fail."""
+        last = self.memory.last_flight
+        if last is not None:
+            await last.wait()
 
     async def enter(self, make: Callable[[Line], Tx]) -> Tx:
         forbid_inside_commit("a commit")
@@ -129,8 +137,10 @@ class Line:
             self.check()
             self.memory.trim()
             tx = make(self)
-        except BaseException:
+        except BaseException as error:
             self._lock.release()
+            if isinstance(error, HandleExpired | Revoked):
+                await self.flushed()  # what the tip refuses is told once the tip is durable (K8)
             raise
         self._holder = (asyncio.current_task(), tx)
         if self._watch is None:
@@ -142,15 +152,69 @@ class Line:
         self._holder = None
         self._lock.release()
 
-    async def admit(self, tx: Transaction) -> Flight | None:
-        """Settle, prepare and hand to storage what the body staged. None when it staged nothing. Holds the lock."""
-        await tx.check()
-        ended = settle(tx.candidate, self.rules, tx.now) if tx.candidate.dirty else []
-        await tx.retire(ended)
-        self.check()
-        if tx.fallbacks != self.fallbacks:
-            raise StorageRejected("an earlier commit of this session was refused meanwhile; nothing was written, try again")
-        prepared = tx.prepare()
+    async def finish(self, tx: Transaction) -> Flight | None:
+        """Settle, prepare and hand to storage what the body staged; the line is free afterwards.
+
+        From here on cancelling the caller undoes nothing (K6). None when nothing was staged.
+        """
+        apart = False
+        try:
+            self.check()
+            self._check_tip(tx)
+            tx.admissible()
+            tx.drafts.judge()
+            if not in_memory(tx):
+                apart = True
+                return await self._apart(self._read_and_admit(tx, None))
+            ended = settle(tx.candidate, self.rules, tx.now) if tx.candidate.dirty else ()
+            if ended:
+                if not tx.drafts.can_retire(ended):
+                    apart = True
+                    return await self._apart(self._read_and_admit(tx, ended))
+                tx.drafts.retire(ended)
+            return self._admit(tx)
+        finally:
+            if not apart:
+                self.leave(tx)
+
+    async def _apart(self, admission: Coroutine[Any, Any, Flight | None]) -> Flight | None:
+        """Run an admission that has to wait in a task of its own, which cancelling the caller does not reach."""
+        task = asyncio.get_running_loop().create_task(admission, name="perdure admission")
+        self._admissions[task] = None
+        task.add_done_callback(self._admission_done)
+        await asyncio.wait([task])
+        return task.result()
+
+    def _admission_done(self, task: asyncio.Task[Flight | None]) -> None:
+        self._admissions.pop(task, None)
+        if not task.cancelled():
+            task.exception()  # a caller that was cancelled does not come back for it
+
+    async def _read_and_admit(self, tx: Transaction, ended: Sequence[Task] | None) -> Flight | None:
+        try:
+            if ended is None:
+                await judge(tx)
+                ended = settle(tx.candidate, self.rules, tx.now) if tx.candidate.dirty else ()
+            await tx.drafts.read_ended(ended)
+            tx.drafts.retire(ended)
+            self.check_fault()
+            self._check_tip(tx)
+            return self._admit(tx)
+        except StorageError:
+            raise
+        except PerdureError:
+            self._check_tip(tx)  # a refusal that was computed from a lost tip says nothing
+            raise
+        finally:
+            self.leave(tx)
+
+    def _check_tip(self, tx: Transaction) -> None:
+        if tx.fallbacks != self.memory.fallbacks:
+            self.check_fault()
+            raise StorageRejected("an earlier commit of this session was refused meanwhile; nothing was written")
+
+    def _admit(self, tx: Transaction) -> Flight | None:
+        prepared = prepare(tx)
         if prepared is None:
             return None
         memory = self.memory
@@ -160,23 +224,30 @@ class Line:
         batch = Batch(commit_id=flight.commit_id, seq=seq, next_id=tx.next_id, writes=prepared.writes)
         future = self.storage.commit(self.claim, batch)
         memory.advance(flight, tx.next_id)
-        self._flights.append(flight)
+        tx.admitted(flight)
         if future.done():
-            self._landed(flight, future)
+            self._acknowledged(flight, future)
         else:
-            future.add_done_callback(functools.partial(self._landed, flight))
+            future.add_done_callback(functools.partial(self._acknowledged, flight))
         return flight
+
+    async def confirm(self, tx: Transaction, last: Flight | None) -> None:
+        """Wait until what the transaction saw is durable: only then may its answer be given (K8)."""
+        self._check_tip(tx)
+        if last is not None:
+            await last.wait()
 
     # -- landing ----------------------------------------------------------------------------
 
-    def _landed(self, flight: Flight, future: asyncio.Future[Seq]) -> None:
+    def _acknowledged(self, flight: Flight, future: asyncio.Future[Seq]) -> None:
         error = asyncio.CancelledError() if future.cancelled() else future.exception()
         if error is None:
             flight.result = future.result()
         elif isinstance(error, StorageUncertain):
-            lookup = asyncio.get_running_loop().create_task(self._look_up(flight))
-            self._lookups[lookup] = None
-            lookup.add_done_callback(lambda done: self._lookups.pop(done, None))
+            if not flight.landed:
+                lookup = asyncio.get_running_loop().create_task(self._look_up(flight), name="perdure lookup")
+                self._lookups[lookup] = None
+                lookup.add_done_callback(lambda done: self._lookups.pop(done, None))
             return
         elif isinstance(error, StorageError):
             flight.result = error
@@ -186,76 +257,77 @@ class Line:
 
     async def _look_up(self, flight: Flight) -> None:
         """The acknowledgement got lost: the commit's id tells whether storage kept it (K5)."""
-        while True:
+        while not flight.landed:
             try:
                 seq = await self.storage.find_commit(self.session, flight.commit_id)
-                break
-            except StorageError as error:
-                if not isinstance(error, StorageUncertain):
-                    flight.result = error
-                    self._drain()
-                    return
+            except StorageUncertain:
                 await self.clock.sleep(RETRY_EVERY)
-        flight.result = StorageRejected("the connection was lost before the commit arrived; nothing was kept") if seq is None else seq
-        self._drain()
+                continue
+            except Exception as error:
+                doubt = f"whether commit {flight.change.seq} was kept could not be found out: {error!r}"
+                flight.result = error if isinstance(error, Fenced) else StorageFailed(doubt)
+            else:
+                lost = StorageRejected("the connection was lost before the commit arrived; nothing was kept")
+                flight.result = lost if seq is None else seq
+            self._drain()
+            return
 
     def _drain(self) -> None:
-        while self._flights and self._flights[0].result is not None:
-            flight = self._flights.popleft()
+        flights = self.memory.flights
+        while flights and flights[0].result is not None:
+            flight = flights[0]
             if isinstance(flight.result, StorageError):
-                self._refused(flight, flight.result)
+                self._refused(flight.result)
             else:
                 self._publish(flight)
 
     def _publish(self, flight: Flight) -> None:
         """The only place where a commit becomes visible (K2)."""
-        self.full = False
         self.memory.publish(flight)
-        for observer in self.observers:
-            observer(flight.change)
-        flight.resolve(flight.change.seq)
+        self.space.note(full=False)
+        for observer in tuple(self.observers):
+            try:
+                observer(flight.change)
+            except Exception as error:  # who watches must not be able to break the line
+                self.telemetry.emit("perdure.observer.failed", metadata={"error": repr(error)})
+        flight.land()
 
-    def _refused(self, flight: Flight, error: StorageError) -> None:
-        behind = list(self._flights)
-        self._flights.clear()
-        self.fallbacks += 1
-        self.memory.fall_back()
-        if isinstance(error, StorageFull):
-            self.full = True
-        elif not isinstance(error, StorageRejected):
+    def _refused(self, error: StorageError) -> None:
+        """The oldest commit in flight was not kept, and so none behind it (K8)."""
+        if not isinstance(error, StorageRejected):
             self.fault = error
-        self.telemetry.emit("perdure.commit.refused", {"behind": len(behind)}, {"error": type(error).__name__})
-        flight.fail(error)
-        for other in behind:
-            if isinstance(error, StorageRejected):
-                other.fail(type(error)(f"it stood behind a refused commit ({error}); nothing was written"))
-            else:
-                other.fail(error)
+        lost = self.memory.fall_back()
+        self.space.note(full=isinstance(error, StorageFull))
+        self.telemetry.emit("perdure.commit.refused", {"behind": len(lost) - 1}, {"error": type(error).__name__})
+        lost[0].land(error)
+        for other in lost[1:]:
+            other.land(type(error)(f"it stood behind a commit that was refused ({error}); nothing was written"))
         if self.fault is not None:
-            for observer in list(self.on_fault):
-                observer(self.fault)
+            self._end(self.fault)
 
-    @functools.cached_property
-    def on_fault(self) -> list[Callable[[StorageError], None]]:
-        """Called once when the line stops for good: fenced or poisoned."""
-        return []
+    def _end(self, fault: StorageError | None) -> None:
+        observers, self.on_end = self.on_end, []
+        for observer in observers:
+            observer(fault)
 
     # -- closing ----------------------------------------------------------------------------
 
     async def close(self) -> None:
-        """Take nothing more in, let what is admitted land."""
+        """Take nothing more in, let what is admitted land. A body that is still open is refused when it ends."""
         self.closing = True
         if self._watch is not None:
             self._watch.cancel()
-        async with self._lock:
-            pass
-        while self._flights:
+        while self._admissions:
+            await asyncio.wait(list(self._admissions))
+        while self.memory.flights:
             try:
                 await self.flushed()
             except StorageError:
-                break
-        for lookup in list(self._lookups):
-            lookup.cancel()
+                continue
+        for task in list(self._lookups):
+            task.cancel()
+        await self.space.close()
+        self._end(None)
 
     def _look_at_holder(self, seen: Transaction) -> None:
         """Report a body that holds the line for over a second, with the stack that it waits in (K6)."""
@@ -266,39 +338,46 @@ class Line:
         if tx is seen and task is not None:
             frames = task.get_stack()
             stack = [f"{frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_name}" for frame in frames]
-            self.telemetry.emit("perdure.commit.slow", {"seconds": SLOW_BODY}, {"stack": stack, "session": self.session})
+            self.telemetry.emit(
+                "perdure.commit.slow", {"seconds": SLOW_BODY}, {"stack": stack, "session": self.session}
+            )
         self._watch = asyncio.get_running_loop().call_later(SLOW_BODY, self._look_at_holder, tx)
 
 
 class Commit(Generic[Tx]):
     """One pass through the line. See `Line.commit`."""
 
-    __slots__ = ("_line", "_make", "_token", "_tx")
+    __slots__ = ("_line", "_make", "_tx")
 
     def __init__(self, line: Line, make: Callable[[Line], Tx]) -> None:
         self._line = line
         self._make = make
 
     async def __aenter__(self) -> Tx:
-        tx = await self._line.enter(self._make)
-        self._tx = tx
-        self._token = _current.set(tx)
+        tx = self._tx = await self._line.enter(self._make)
+        _current.set(tx)
         return tx
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> Literal[False]:
         line, tx = self._line, self._tx
-        _current.reset(self._token)
+        _current.set(None)
         last = line.memory.last_flight
-        flight: Flight | None = None
-        try:
-            if error is None:
-                flight = await line.admit(tx)
-        finally:
+        if error is not None:
             line.leave(tx)
+            if isinstance(error, PerdureError):
+                await line.confirm(tx, last)
+            return False
+        try:
+            flight = await line.finish(tx)
+        except StorageError:
+            raise
+        except PerdureError:
+            await line.confirm(tx, last)
+            raise
         if flight is not None:
-            await flight.landed()
-        elif last is not None and (error is None or isinstance(error, PerdureError)):
-            await last.landed()  # what was read from the tip is answered only once it is durable (K8)
+            await flight.wait()
+        elif last is not None:
+            await line.confirm(tx, last)
         return False

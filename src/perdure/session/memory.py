@@ -1,41 +1,38 @@
-"""What a session holds in memory: state, documents and transcripts, at the tip and as published."""
+"""What a session holds in memory: records, documents and transcripts, at the tip and as published."""
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 
-from perdure.deltas import apply
 from perdure.errors import NotFound
 from perdure.records import (
     ROOT,
     Conversation,
     ConversationId,
-    Document,
     Entry,
-    decode_base,
     decode_conversation,
-    decode_document,
     decode_entry,
-    decode_json,
 )
 from perdure.session.change import Flight
-from perdure.session.documents import UNREAD, Loaded, Name, Owner
-from perdure.session.transcripts import Segment, Transcript, cut, segments
+from perdure.session.documents import Loaded, Name, Owner
+from perdure.session.shelves import Shelves
+from perdure.session.transcripts import Segment, Transcript, cut, sees, segments
 from perdure.settle.state import State
 from perdure.storage import Opened, Storage
 
-#: Idle conversations whose records, documents and transcript stay in memory.
+#: Conversations without live work whose records, documents and transcript stay in memory.
 KEEP_IDLE = 64
 #: So many more are let in before any are forgotten.
 TRIM_AT = 16
 PAGE = 200
 
-Shelf = dict[Name, Loaded]
-
 
 class Memory:
-    """Invariant: what is in memory of an owner's documents is all of its live ones (the shelf is complete, or absent);
-    a transcript in memory is the whole active one. What flights touch stays in memory until they have landed."""
+    """Invariants: `tip` is `published` plus `flights`, in order. What flights touch stays in memory until they land.
+    A transcript in memory is the whole active one at the tip.
+    Only the body of a commit brings something into memory; reads of what is published leave nothing there.
+    """
 
     def __init__(self, storage: Storage, opened: Opened) -> None:
         self.storage = storage
@@ -45,15 +42,20 @@ class Memory:
         self.tip_seq = opened.head
         self.published_seq = opened.head
         self.next_id = max(opened.next_id, ROOT + 1)
-        #: The newest commit in flight; None once everything has landed.
-        self.last_flight: Flight | None = None
-        self.tip_shelves: dict[Owner, Shelf] = {("session", 0): {}} if opened.head == 0 else {}
-        self.published_shelves: dict[Owner, Shelf] = {("session", 0): {}} if opened.head == 0 else {}
+        #: Commits that were admitted and have not landed, oldest first.
+        self.flights: deque[Flight] = deque()
+        #: Grows when the tip falls back: what was computed from the lost tip is void.
+        self.fallbacks = 0
+        self.shelves = Shelves(storage, self.session, fresh=opened.head == 0)
         self.transcripts: dict[ConversationId, Transcript] = {}
-        #: Conversations that were deleted since the session was opened.
-        self.gone: dict[ConversationId, None] = {}
-        #: Conversations without live work and the commit that left them so, least recently changed first.
-        self._idle: dict[ConversationId, int] = {}
+        #: Transcripts being read from storage.
+        self._loadings: list[_Loading] = []
+        #: Conversations in memory that may be idle, and which commit touched each last; the longest ago first.
+        self._touched: dict[ConversationId, int] = {}
+
+    @property
+    def last_flight(self) -> Flight | None:
+        return self.flights[-1] if self.flights else None
 
     # -- moving on --------------------------------------------------------------------------
 
@@ -61,104 +63,179 @@ class Memory:
         """The commit was admitted: it is part of the tip."""
         self.tip_seq = flight.change.seq
         self.next_id = next_id
-        self.last_flight = flight
+        self.flights.append(flight)
         self.tip.apply(flight.candidate)
+        self._touch_all(flight)
         for conversation in flight.candidate.conversations.values():
             if conversation.deleted:
                 self.transcripts.pop(conversation.id, None)
-                self.gone[conversation.id] = None
             elif conversation.id >= flight.floor and conversation.parent is None:
                 self.transcripts[conversation.id] = Transcript([])
-        for id in flight.candidate.conversations:
-            self._new_owner(self.tip_shelves, ("conversation", id), flight, id)
-        for id in flight.candidate.tasks:
-            self._new_owner(self.tip_shelves, ("task", id), flight, id)
-        _shelve(self.tip_shelves, flight)
+        self.shelves.advance(flight)
         for entry in flight.change.entries:
             transcript = self.transcripts.get(entry.conversation)
             if transcript is not None:
                 transcript.append(entry)
+            for loading in self._loadings:
+                loading.note(entry)
 
     def publish(self, flight: Flight) -> None:
-        """The commit is durable: it is part of what everyone sees."""
+        """The oldest commit in flight is durable: it is part of what everyone sees."""
+        self.flights.popleft()
         self.published_seq = flight.change.seq
-        if self.last_flight is flight:
-            self.last_flight = None
         self.published.apply(flight.candidate)
-        for id in flight.candidate.conversations:
-            self._new_owner(self.published_shelves, ("conversation", id), flight, id)
-        for id in flight.candidate.tasks:
-            self._new_owner(self.published_shelves, ("task", id), flight, id)
-        _shelve(self.published_shelves, flight)
-        for task in flight.candidate.tasks.values():
-            if not task.live:
-                self.tip_shelves.pop(("task", task.id), None)
-                self.published_shelves.pop(("task", task.id), None)
-        self._note_idle(flight)
+        self.shelves.publish(flight)
+        for conversation in flight.candidate.conversations.values():
+            if conversation.deleted:
+                self.shelves.drop(("conversation", conversation.id))
+                self._touched.pop(conversation.id, None)
 
-    def fall_back(self) -> None:
-        """Commits in flight were refused: the tip is what is published."""
-        self.last_flight = None
+    def fall_back(self) -> list[Flight]:
+        """The commits in flight were refused: the tip is what is published. Returns them, oldest first."""
+        lost = list(self.flights)
+        self.flights.clear()
+        self.fallbacks += 1
         self.tip = self.published.copy()
         self.tip_seq = self.published_seq
-        self.tip_shelves = {owner: dict(shelf) for owner, shelf in self.published_shelves.items()}
+        self.shelves.fall_back()
         self.transcripts.clear()
+        return lost
 
-    def _new_owner(self, shelves: dict[Owner, Shelf], owner: Owner, flight: Flight, id: int) -> None:
-        """A record that this very commit made has no documents in storage: its shelf is complete from the start."""
-        if owner not in shelves and id >= flight.floor:
-            shelves[owner] = {}
-
-    def _note_idle(self, flight: Flight) -> None:
-        for id in _conversations_of(flight):
-            self._idle.pop(id, None)
-            if id not in self.tip.scopes and id not in self.tip.queued:
-                self._idle[id] = flight.change.seq
+    # -- what stays in memory ---------------------------------------------------------------
 
     def trim(self) -> None:
-        """Forget the idle conversations that changed longest ago. Only between transactions: an open one may use them."""
-        excess = len(self._idle) - KEEP_IDLE
+        """Forget the idle conversations touched longest ago. Only between transactions: an open one uses them."""
+        excess = len(self._touched) - KEEP_IDLE
         if excess < TRIM_AT:
             return  # TRIM_AT spares a scan on each commit
-        for id, seq in list(self._idle.items())[:excess]:
+        for id, seq in list(self._touched.items())[:excess]:
             if seq <= self.published_seq:
-                del self._idle[id]
-                self.forget(id)
+                del self._touched[id]
+                if not self._needed(id):
+                    self._forget(id)
 
-    def forget(self, id: ConversationId) -> None:
-        """Drop a conversation from memory; it is read again when it is needed."""
-        conversation = self.tip.conversations.get(id)
-        if conversation is not None and conversation.owner in self.tip.tasks:
-            return
+    def _needed(self, id: ConversationId) -> bool:
+        """Whether it has work. When that ends, it is touched again."""
+        for state in (self.tip, self.published):
+            known = state.conversations.get(id)
+            owner = None if known is None else known.owner
+            if id in state.scopes or id in state.queued or (owner is not None and owner in state.tasks):
+                return True
+        return False
+
+    def _forget(self, id: ConversationId) -> None:
         self.transcripts.pop(id, None)
         self.tip.forget_conversation(id)
         self.published.forget_conversation(id)
-        self.tip_shelves.pop(("conversation", id), None)
-        self.published_shelves.pop(("conversation", id), None)
+        self.shelves.drop(("conversation", id))
 
-    # -- reading ----------------------------------------------------------------------------
+    def _touch(self, id: ConversationId) -> None:
+        self._touched.pop(id, None)
+        self._touched[id] = self.tip_seq
 
-    async def conversation(self, id: ConversationId) -> Conversation:
-        """The conversation, loaded. Raises NotFound."""
+    def _touch_all(self, flight: Flight) -> None:
+        candidate, change = flight.candidate, flight.change
+        ids: dict[ConversationId, None] = dict.fromkeys(candidate.conversations)
+        for entry in change.entries:
+            ids[entry.conversation] = None
+        for owner, _, _ in flight.shelved:
+            if owner[0] == "conversation":
+                ids[ConversationId(owner[1])] = None
+        for task in candidate.tasks.values():
+            ids[task.conversation] = None
+            if not task.live:
+                ids.update(self.tip.owned.get(task.id, {}))
+        for submission in candidate.submissions.values():
+            ids[submission.conversation] = None
+        for id in ids:
+            self._touch(id)
+
+    # -- the tip, for the body of a commit --------------------------------------------------
+
+    async def use(self, id: ConversationId) -> Conversation:
+        """The conversation at the tip, from now on in memory. Raises NotFound."""
         found = self.tip.conversations.get(id)
         if found is not None:
             return found
         body = await self.storage.read_conversation(self.session, id)
-        if body is not None:
-            found = self.tip.conversations.get(id) or decode_conversation(body)
-            if not found.deleted:
-                self.keep(found)
-                return found
-        raise NotFound(f"no conversation {id} in session {self.session!r}")
+        found = self._keep(body)
+        if found is None:
+            raise NotFound(f"no conversation {id} in session {self.session!r}")
+        return found
 
     async def by_key(self, key: str) -> Conversation | None:
-        """The conversation with that key in storage, loaded."""
-        body = await self.storage.find_conversation(self.session, key)
+        """The conversation with that key, for a key that no conversation in memory has; from now on in memory."""
+        return self._keep(await self.storage.find_conversation(self.session, key))
+
+    def _keep(self, body: bytes | None) -> Conversation | None:
         if body is None:
             return None
-        found = decode_conversation(body)
-        self.keep(found)
-        return self.tip.conversations.get(found.id, found)
+        read = decode_conversation(body)
+        known = self.tip.conversations.get(read.id)
+        if known is not None:
+            return known
+        if read.deleted or any(read.id in flight.candidate.conversations for flight in self.flights):
+            return None  # what flights touch is in memory, unless they delete it
+        self.tip.put_conversation(read)
+        self.published.put_conversation(read)
+        self._touch(read.id)
+        return read
+
+    async def transcript(self, conversation: Conversation) -> Transcript:
+        """The active transcript at the tip, kept in memory while the conversation is."""
+        known = self.transcripts.get(conversation.id)
+        while known is None:
+            known = await self._read_transcript(conversation)
+        return known
+
+    async def _read_transcript(self, conversation: Conversation) -> Transcript | None:
+        """From storage, with what is in flight. None when commits were refused meanwhile: it has to be read again."""
+        fallbacks = self.fallbacks
+        loading = _Loading(await self.lineage(conversation))
+        for flight in self.flights:
+            for entry in flight.change.entries:
+                loading.note(entry)
+        self._loadings.append(loading)
+        try:
+            stored = await self._active(loading.segments)
+        finally:
+            self._loadings.remove(loading)
+        if self.fallbacks != fallbacks:
+            return None
+        newest = stored[-1].id if stored else 0
+        transcript = Transcript(cut([*stored, *(entry for entry in loading.late if entry.id > newest)]))
+        if conversation.id in self.tip.conversations:
+            return self.transcripts.setdefault(conversation.id, transcript)
+        return transcript
+
+    async def _active(self, lineage: Sequence[Segment]) -> list[Entry]:
+        """Entries in storage back to where the newest head starts, oldest first."""
+        entries: list[Entry] = []
+        before: int | None = None
+        head: Entry | None = None
+        while True:
+            page = await self._page(lineage, before, PAGE)
+            entries.extend(page)
+            head = head or next((entry for entry in page if entry.head is not None), None)
+            if len(page) < PAGE or (head is not None and head.head is not None and page[-1].id <= head.head):
+                return entries[::-1]
+            before = page[-1].id
+
+    async def loaded(self, owner: Owner, name: Name) -> Loaded | None:
+        """The live document of that name at the tip, with its value; None where there is none."""
+        return await self.shelves.loaded(owner, name)
+
+    # -- what is published ------------------------------------------------------------------
+
+    async def conversation(self, id: ConversationId) -> Conversation:
+        """The conversation as published. Leaves nothing in memory. Raises NotFound."""
+        found = self.published.conversations.get(id)
+        if found is None:
+            body = await self.storage.read_conversation(self.session, id)
+            found = None if body is None else decode_conversation(body)
+        if found is None or found.deleted:
+            raise NotFound(f"no conversation {id} in session {self.session!r}")
+        return found
 
     async def ancestor(self, id: ConversationId) -> Conversation | None:
         """A conversation or its tombstone."""
@@ -167,31 +244,6 @@ class Memory:
             return known
         body = await self.storage.read_conversation(self.session, id)
         return None if body is None else decode_conversation(body)
-
-    async def transcript(self, conversation: Conversation) -> Transcript:
-        """The active transcript from storage, kept in memory. Nothing of the conversation may be in flight."""
-        known = self.transcripts.get(conversation.id)
-        if known is not None:
-            return known
-        entries: list[Entry] = []
-        before: int | None = None
-        head: Entry | None = None
-        while True:
-            page = await self.entries(conversation, before=before, limit=PAGE)
-            entries.extend(page)
-            head = head or next((entry for entry in page if entry.head is not None), None)
-            if len(page) < PAGE or (head is not None and head.head is not None and page[-1].id <= head.head):
-                break
-            before = page[-1].id
-        transcript = Transcript(cut(entries[::-1]))
-        self.transcripts[conversation.id] = transcript
-        return transcript
-
-    def keep(self, conversation: Conversation) -> None:
-        """Hold a conversation that was read from storage."""
-        if conversation.id not in self.tip.conversations:
-            self.tip.put_conversation(conversation)
-            self.published.put_conversation(conversation)
 
     async def lineage(self, conversation: Conversation) -> list[Segment]:
         """Where the entries that the conversation sees are, nearest first."""
@@ -205,12 +257,17 @@ class Memory:
             at = known
         return segments(conversation, ancestors)
 
-    async def entries(
-        self, conversation: Conversation, *, before: int | None = None, limit: int = PAGE
-    ) -> list[Entry]:
-        """A page of the entries that the conversation sees in storage, newest first (K16)."""
+    async def entries(self, conversation: Conversation, *, before: int | None = None, limit: int = PAGE) -> list[Entry]:
+        """A page of the published entries that the conversation sees, newest first (K16)."""
+        lineage = await self.lineage(conversation)
+        if self.flights:  # storage may have them already, but nobody was told
+            floor = self.flights[0].floor
+            before = floor if before is None else min(before, floor)
+        return await self._page(lineage, before, limit)
+
+    async def _page(self, lineage: Sequence[Segment], before: int | None, limit: int) -> list[Entry]:
         found: list[Entry] = []
-        for id, bound in await self.lineage(conversation):
+        for id, bound in lineage:
             below = bound if before is None else before if bound is None else min(before, bound)
             bodies = await self.storage.scan_entries(self.session, id, before=below, limit=limit - len(found))
             found.extend(map(decode_entry, bodies))
@@ -218,67 +275,16 @@ class Memory:
                 break
         return found
 
-    async def shelf(self, owner: Owner) -> Shelf:
-        """All live documents of an owner at the tip; values may be UNREAD."""
-        shelf = self.tip_shelves.get(owner)
-        if shelf is None:
-            bodies = await self.storage.scan_documents(self.session, owner[0], owner[1])
-            shelf = self.tip_shelves.get(owner)
-            if shelf is None:
-                shelf = {}
-                for record in map(decode_document, bodies):
-                    shelf[record.kind, record.key] = Loaded(record=record, value=UNREAD)
-                self.tip_shelves[owner] = shelf
-                self.published_shelves[owner] = dict(shelf)
-        return shelf
 
-    async def loaded(self, owner: Owner, name: Name) -> Loaded | None:
-        """The live document of that name at the tip, with its value; None where there is none."""
-        shelf = self.tip_shelves.get(owner) or await self.shelf(owner)
-        found = shelf.get(name)
-        if found is None or found.value is not UNREAD:
-            return found
-        read = await self.read_value(found.record, None)
-        again = self.tip_shelves.get(owner, {}).get(name)
-        if again is not None and again.value is not UNREAD:
-            return again
-        assert read is not None
-        for shelves in (self.tip_shelves, self.published_shelves):
-            if owner in shelves and name in shelves[owner]:
-                shelves[owner][name] = read
-        return read
+class _Loading:
+    """A transcript being read from storage, and the entries that were admitted meanwhile."""
 
-    async def read_value(self, record: Document, at: int | None) -> Loaded | None:
-        """The document's value from storage, now or as of a commit."""
-        stored = await self.storage.read_document(self.session, record.id, at=at)  # type: ignore[arg-type]
-        if stored is None:
-            return None
-        base = decode_base(stored.base)
-        value = base.value
-        for delta in stored.deltas:
-            value = apply(value, decode_json(delta))
-        return Loaded(
-            record=record,
-            value=value,
-            version=base.version,
-            base_bytes=len(stored.base),
-            tail_bytes=sum(map(len, stored.deltas)),
-            tail_count=len(stored.deltas),
-        )
+    __slots__ = ("late", "segments")
 
+    def __init__(self, lineage: list[Segment]) -> None:
+        self.segments = lineage
+        self.late: list[Entry] = []
 
-def _shelve(shelves: dict[Owner, Shelf], flight: Flight) -> None:
-    for owner, name, loaded in flight.shelved:
-        if loaded is None:
-            shelves.get(owner, {}).pop(name, None)
-        else:
-            shelves.setdefault(owner, {})[name] = loaded
-
-
-def _conversations_of(flight: Flight) -> Sequence[ConversationId]:
-    ids: dict[ConversationId, None] = dict.fromkeys(flight.candidate.conversations)
-    for task in flight.candidate.tasks.values():
-        ids[task.conversation] = None
-    for submission in flight.candidate.submissions.values():
-        ids[submission.conversation] = None
-    return list(ids)
+    def note(self, entry: Entry) -> None:
+        if sees(self.segments, entry):
+            self.late.append(entry)

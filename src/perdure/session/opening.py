@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from perdure.clock import Clock
-from perdure.errors import PerdureError, UsageError
+from perdure.errors import PerdureError, StorageError, UsageError
 from perdure.records import (
     ConversationId,
     Inbound,
@@ -32,7 +32,7 @@ InboundHandler = Callable[[Any, Inbound], Awaitable[Any]]
 async def open_line(
     storage: Storage, session: str, *, clock: Clock, telemetry: Telemetry, take_over: bool = False, kill: bool = False
 ) -> tuple[Line, bool]:
-    """Claim the session and load its live records. Also says whether the last owner crashed. Runs no task code (K39)."""
+    """Claim the session and load its live records; also says whether the last owner crashed. Runs no code (K39)."""
     opened = await storage.claim(session, take_over=take_over, kill=kill)
     line = Line(storage, opened, clock, telemetry)
     if opened.head > 0:
@@ -98,27 +98,71 @@ async def recover(
     line: Line, crashed: bool, make: Callable[[Line], Transaction], handlers: Mapping[str, InboundHandler]
 ) -> None:
     """One commit: what was running is reconciled, what was handed in is taken. Nothing is reserved before it (K46)."""
-    async with line.commit(make) as tx:
+
+    async def reconcile(tx: Transaction) -> None:
         for task in list(line.memory.tip.tasks.values()):
             changed = recovered(task, crashed=crashed)
             if changed is not None:
                 tx.put_task(changed)
-        await take_inbound(tx, handlers)
+
+    await take_inbound(line, make, handlers, before=reconcile)
 
 
-async def take_inbound(tx: Transaction, handlers: Mapping[str, InboundHandler]) -> int:
-    """Let the handlers act on every item that was handed in, inside this commit. Returns how many were taken."""
+class _Unfit(Exception):
+    """A handler broke on an item: whatever it had staged is dropped with the commit."""
+
+    def __init__(self, id: str, error: Exception) -> None:
+        super().__init__(id)
+        self.id = id
+        self.error = error
+
+
+async def take_inbound(
+    line: Line,
+    make: Callable[[Line], Transaction],
+    handlers: Mapping[str, InboundHandler],
+    *,
+    before: Callable[[Transaction], Awaitable[None]] | None = None,
+) -> int:
+    """Let the handlers act on every item that was handed in, in one commit. Returns how many were taken.
+
+    An item that a handler breaks on is answered with the error, in a commit made anew without it.
+    """
+    broken: dict[str, Exception] = {}
+    while True:
+        try:
+            async with line.commit(make) as tx:
+                if before is not None:
+                    await before(tx)
+                return await _take_all(tx, handlers, broken)
+        except _Unfit as unfit:
+            broken[unfit.id] = unfit.error
+
+
+async def _take_all(tx: Transaction, handlers: Mapping[str, InboundHandler], broken: Mapping[str, Exception]) -> int:
     after, count = "", 0
     while bodies := await tx.line.storage.scan_inbound(tx.line.session, after=after):
         for item in map(decode_inbound, bodies):
             after = item.id
-            handler = handlers.get(item.kind)
-            try:
-                if handler is None:
-                    raise UsageError(f"nothing here takes inbound items of kind {item.kind!r}")
-                answer = await handler(tx, item)
-            except PerdureError as error:  # a refusal is an answer too; handlers judge before they stage
-                answer = {"error": {"type": type(error).__name__, "message": str(error)}}
-            tx.take(item, answer)
+            tx.take(item, await _answer(tx, item, handlers, broken))
             count += 1
     return count
+
+
+async def _answer(
+    tx: Transaction, item: Inbound, handlers: Mapping[str, InboundHandler], broken: Mapping[str, Exception]
+) -> Any:
+    handler = handlers.get(item.kind)
+    try:
+        if item.id in broken:
+            raise broken[item.id]
+        if handler is None:
+            raise UsageError(f"nothing here takes inbound items of kind {item.kind!r}")
+        return await handler(tx, item)
+    except StorageError:
+        raise
+    except Exception as error:
+        if isinstance(error, PerdureError) or item.id in broken:
+            # a refusal is an answer too; handlers judge before they stage
+            return {"error": {"type": type(error).__name__, "message": str(error)}}
+        raise _Unfit(item.id, error) from error

@@ -1,4 +1,4 @@
-"""What the body of a commit works with: it reads the tip of the line and stages records; nothing happens until it is left."""
+"""What the body of a commit works with: it reads the tip and stages records; nothing happens until the body is left."""
 
 from __future__ import annotations
 
@@ -7,15 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from perdure.deltas import DraftList, DraftObject
-from perdure.errors import HandleExpired, InvalidValue, NotFound, TaskRefused, UsageError, WrongKind
+from perdure.errors import HandleExpired, NotFound, TaskRefused, UsageError, WrongKind
 from perdure.messages import Message
 from perdure.records import (
     RESERVED_PREFIX,
     Conversation,
     ConversationId,
-    Document,
-    DocumentId,
     Edit,
     Entry,
     EntryId,
@@ -26,31 +23,17 @@ from perdure.records import (
     Task,
     TaskId,
     decode_entry,
-    encode,
 )
-from perdure.session.documents import DocumentChange, DocumentToken, Loaded, Name, Owner, Slot, write_of
-from perdure.session.forks import fork_documents, inherited
-from perdure.session.transcripts import Transcript
+from perdure.session.documents import DocumentToken, Owner
+from perdure.session.drafts import Drafts
+from perdure.session.transcripts import Transcript, sees, segments
 from perdure.settle.state import Candidate
-from perdure.storage import (
-    PutBase,
-    PutConversation,
-    PutDelta,
-    PutDocument,
-    PutEntry,
-    PutSubmission,
-    PutTask,
-    Remove,
-    TakeInbound,
-    Write,
-)
-from perdure.values import clean
+from perdure.storage import Write
+from perdure.values import clean, clean_text
 
 if TYPE_CHECKING:
+    from perdure.session.change import Flight
     from perdure.session.line import Line
-
-#: A record larger than this is refused before it is admitted, in bytes.
-MAX_BODY = 64 * 1024 * 1024
 
 
 class EntryKind(msgspec.Struct, frozen=True):
@@ -62,16 +45,8 @@ class EntryKind(msgspec.Struct, frozen=True):
 def entry_kind(name: str) -> EntryKind:
     """Declare an entry kind of your own. Raises UsageError for a reserved name."""
     if name.startswith(RESERVED_PREFIX):
-        raise UsageError(f"entry kind {name!r} starts with {RESERVED_PREFIX!r}, which is perdure's own: take another prefix")
+        raise UsageError(f"entry kind {name!r} starts with {RESERVED_PREFIX!r}, which is perdure's: take another one")
     return EntryKind(name)
-
-
-class Prepared(msgspec.Struct, frozen=True):
-    """A transaction as storage takes it, and what memory and observers need of it."""
-
-    writes: list[Write]
-    documents: list[DocumentChange]
-    shelved: list[tuple[Owner, Name, Loaded | None]]
 
 
 class Transaction:
@@ -89,23 +64,22 @@ class Transaction:
         self.seq = Seq(memory.tip_seq + 1)
         self.floor = memory.next_id
         self.next_id = memory.next_id
-        self.fallbacks = line.fallbacks
+        #: Of the memory that this transaction reads: when it has grown, the tip was lost.
+        self.fallbacks = memory.fallbacks
         self.open = True
         #: Commit even if nothing is staged.
         self.forced = False
         self.entries: list[Entry] = []
         self.inbound: list[Inbound] = []
-        self._slots: dict[tuple[Owner, Name], Slot] = {}
-        #: Documents made without a draft (by a fork), and documents that end with their task.
-        self._copied: list[tuple[Document, Loaded]] = []
-        self._retired: list[tuple[Owner, Name, Loaded]] = []
         self.removes: list[Write] = []
+        #: Keys that storage was asked for in vain.
+        self.unused: dict[str, None] = {}
+        self.drafts = Drafts(self)
 
     # -- ids and life -----------------------------------------------------------------------
 
     def mint(self) -> int:
         """The next id of the session (K4)."""
-        self.alive()
         id = self.next_id
         self.next_id = id + 1
         return id
@@ -117,69 +91,107 @@ class Transaction:
     def shut(self) -> None:
         """No further use; drafts are revoked."""
         self.open = False
-        for slot in self._slots.values():
-            slot.draft.close()
+        self.drafts.shut()
 
-    # -- conversations and entries ----------------------------------------------------------
+    # -- conversations ----------------------------------------------------------------------
 
     def create_conversation(
-        self, *, key: str | None = None, owner: TaskId | None = None, title: str | None = None, id: ConversationId | None = None
+        self,
+        *,
+        key: str | None = None,
+        owner: TaskId | None = None,
+        title: str | None = None,
+        id: ConversationId | None = None,
     ) -> Conversation:
         """Make a conversation. A key must be unused: look it up first with `find_conversation`."""
+        self.alive()
+        if owner is not None:
+            self.check_owner(owner)
         conversation = Conversation(
-            id=ConversationId(self.mint()) if id is None else id, at=self.now, key=key, owner=owner, title=title
+            id=ConversationId(self.mint()) if id is None else id,
+            at=self.now,
+            key=None if key is None else clean_text(key),
+            owner=owner,
+            title=title,
         )
         self.candidate.put_conversation(conversation)
         return conversation
 
+    def check_owner(self, id: TaskId) -> Task:
+        """The live task that is to own new work. Raises TaskRefused where it cannot (K29); other layers add rules."""
+        task = self.task(id)
+        if task is None:
+            raise TaskRefused(f"task {id} is not live: it cannot own new work (K29)")
+        return task
+
     async def find_conversation(self, key: str) -> Conversation | None:
         """The conversation with that key, as of the tip."""
-        for known in (*self.candidate.conversations.values(), *self.memory.tip.conversations.values()):
-            if known.key == key and not known.deleted:
-                return known
-        await self.line.flushed()
-        return await self.memory.by_key(key)
+        self.alive()
+        found = self.candidate.key(key)
+        if found is None and key not in self.unused:
+            found = await self.memory.by_key(key)
+            if found is None or found.id in self.candidate.conversations:
+                self.unused[key] = None
+                return None
+        return found
 
     async def fork(
         self, parent: ConversationId, at: EntryId, *, key: str | None = None, owner: TaskId | None = None
     ) -> Conversation:
-        """A conversation that sees its parent through entry `at` (K15, K23). Copies no entry."""
+        """A conversation that sees its parent through entry `at` (K15, K23). Copies no entry.
+
+        Refused when this commit also changes a document that the fork copies by `current`.
+        """
         seen = await self.visible(parent, at)
+        if owner is not None:
+            self.check_owner(owner)
         child = Conversation(
             id=ConversationId(self.mint()),
             at=self.now,
-            key=key,
+            key=None if key is None else clean_text(key),
             owner=owner,
             parent=ForkPoint(conversation=parent, entry=at, seq=seen.seq),
         )
         self.candidate.put_conversation(child)
-        changed = {name for (o, name), slot in self._slots.items() if o == ("conversation", parent) and slot.draft.ops}
-        for record, value in await fork_documents(self.memory, parent, changed):
-            self.copy_document(record, value, child.id)
+        await self.drafts.fork(parent, child.id)
         return child
 
-    def copy_document(self, record: Document, source: Loaded, owner: ConversationId) -> None:
-        """Start a document of `owner` with the value of another one."""
-        copy = msgspec.structs.replace(record, id=DocumentId(self.mint()), owner=int(owner), created=self.seq, retired=None)
-        size = len(encode(source.value))
-        self._copied.append(
-            (copy, Loaded(record=copy, value=source.value, version=source.version, base_bytes=size))
-        )
+    async def use(self, id: ConversationId) -> Conversation:
+        """The conversation as of the tip, loaded. Raises NotFound."""
+        self.alive()
+        found = self.candidate.conversations.get(id)
+        if found is None:
+            return self.memory.tip.conversations.get(id) or await self.memory.use(id)
+        if found.deleted:
+            raise NotFound(f"no conversation {id} in session {self.line.session!r}: it was deleted")
+        return found
+
+    # -- entries ----------------------------------------------------------------------------
 
     async def visible(self, conversation: ConversationId, id: EntryId) -> Entry:
         """An entry that the conversation sees, staged ones included. Raises NotFound."""
-        for entry in self.entries:
-            if entry.id == id and entry.conversation == conversation:
-                return entry
-        owner = await self.use(conversation)
-        await self.line.flushed()
-        body = await self.memory.storage.read_entry(self.line.session, id)
-        if body is not None:
-            entry = decode_entry(body)
-            for segment, bound in await self.memory.lineage(owner):
-                if segment == entry.conversation and (bound is None or id < bound):
-                    return entry
-        raise NotFound(f"conversation {conversation} sees no entry {id}")
+        home = await self.use(conversation)
+        lineage = segments(home, await self._ancestors(home))
+        entry = next((staged for staged in self.entries if staged.id == id), None)
+        if entry is None:
+            await self.line.flushed()
+            body = await self.memory.storage.read_entry(self.line.session, id)
+            entry = None if body is None else decode_entry(body)
+        if entry is None or not sees(lineage, entry):
+            raise NotFound(f"conversation {conversation} sees no entry {id}")
+        return entry
+
+    async def _ancestors(self, conversation: Conversation) -> list[Conversation]:
+        found: list[Conversation] = []
+        at = conversation
+        while at.parent is not None:
+            above = self.candidate.conversations.get(at.parent.conversation)
+            above = above or await self.memory.ancestor(at.parent.conversation)
+            if above is None:
+                raise NotFound(f"conversation {at.id} was forked from {at.parent.conversation}, which is gone")
+            found.append(above)
+            at = above
+        return found
 
     async def entry(self, kind: EntryKind, id: EntryId) -> Entry:
         """An entry of this conversation by id. Raises WrongKind where it is of another kind (K45)."""
@@ -188,24 +200,10 @@ class Transaction:
             raise WrongKind(f"entry {id} is of kind {found.kind!r}, not {kind.name!r}")
         return found
 
-    async def use(self, id: ConversationId) -> Conversation:
-        """The conversation as of the tip, loaded. Raises NotFound."""
-        self.alive()
-        found = self.candidate.conversations.get(id)
-        if found is not None and not found.deleted:
-            return found
-        if found is not None or id in self.memory.gone:
-            raise NotFound(f"no conversation {id} in session {self.line.session!r}: it was deleted")
-        return await self.memory.conversation(id)
-
     async def transcript(self, id: ConversationId) -> Transcript:
         """The active transcript as of the tip, without what this transaction stages."""
         conversation = await self.use(id)
-        known = self.memory.transcripts.get(id)
-        if known is None:
-            await self.line.flushed()
-            known = await self.memory.transcript(conversation)
-        return known
+        return self.memory.transcripts.get(id) or await self.memory.transcript(conversation)
 
     def append(
         self,
@@ -219,8 +217,12 @@ class Transaction:
         edits: Sequence[Edit] = (),
         task: TaskId | None = None,
     ) -> Entry:
-        """Add an immutable entry (K12). `data` is cleaned and copied; `head` is where the active transcript starts from now on."""
+        """Add an immutable entry (K12). `data` is cleaned and copied; `head` is where the active transcript starts."""
+        self.alive()
         id = EntryId(self.mint())
+        for edit in edits:
+            if edit.entry >= id:
+                raise UsageError(f"an entry edits earlier ones: there is no entry {edit.entry} yet")
         entry = Entry(
             id=id,
             conversation=conversation,
@@ -261,61 +263,15 @@ class Transaction:
     async def doc(self, token: DocumentToken, owner: int | None = None, *, key: str = "") -> Any:
         """A draft of the document, created with its initial value if it is new (K18).
 
-        `owner` is a conversation or task id; by default the transaction's own.
+        `owner` is a conversation or task id, by default the transaction's own. Raises NotFound where it is not there.
         """
-        slot = await self._slot(token, self._owner(token, owner), key)
-        root: DraftObject | DraftList | Any = slot.draft.root
-        return root
+        self.alive()
+        return (await self.drafts.slot(token, self._owner(token, owner), key)).draft.root
 
     async def snapshot(self, token: DocumentToken, owner: int | None = None, *, key: str = "") -> Any:
-        """The document's present value with this transaction's changes; None where it does not exist. Do not change it."""
-        where = self._owner(token, owner)
-        slot = self._slots.get((where, (token.kind, key)))
-        if slot is not None:
-            return slot.draft.value
+        """The document's present value with this transaction's changes; None where there is none. Do not change it."""
         self.alive()
-        loaded = await self._loaded(where, (token.kind, key))
-        if loaded is not None:
-            return token.current(loaded.value, loaded.version)
-        return await self._inherited(token, where, key)
-
-    async def _slot(self, token: DocumentToken, owner: Owner, key: str) -> Slot:
-        self.alive()
-        name = (token.kind, key)
-        slot = self._slots.get((owner, name))
-        if slot is not None:
-            return slot
-        loaded = await self._loaded(owner, name)
-        if loaded is not None:
-            value = token.current(loaded.value, loaded.version)
-            rebase = loaded.version != token.version
-        else:
-            value = await self._inherited(token, owner, key)
-            rebase = True
-            if value is None:
-                value = clean(token.initial())
-        slot = Slot(token, owner, loaded, value, rebase=rebase)
-        self._slots[owner, name] = slot
-        return slot
-
-    async def _loaded(self, owner: Owner, name: Name) -> Loaded | None:
-        if owner[1] >= self.floor:  # the owner is new in this transaction: storage has nothing of it
-            for record, loaded in self._copied:
-                if (record.scope, record.owner) == owner and (record.kind, record.key) == name:
-                    return loaded
-            return None
-        if owner not in self.memory.tip_shelves and self.memory.last_flight is not None:
-            await self.line.flushed()
-        return await self.memory.loaded(owner, name)
-
-    async def _inherited(self, token: DocumentToken, owner: Owner, key: str) -> Any:
-        if token.fork != "as_of":
-            return None
-        conversation = await self.use(ConversationId(owner[1]))
-        if conversation.parent is None:
-            return None
-        await self.line.flushed()
-        return await inherited(self.memory, token, owner, key, conversation)
+        return await self.drafts.value(token, self._owner(token, owner), key)
 
     def _owner(self, token: DocumentToken, owner: int | None) -> Owner:
         if token.scope == "session":
@@ -334,115 +290,11 @@ class Transaction:
 
     # -- leaving ----------------------------------------------------------------------------
 
-    async def check(self) -> None:
-        """What has to be loaded before the commit can be judged: conversations written to, and their heads."""
-        tip = self.memory.tip.conversations
-        for entry in self.entries:
-            if entry.conversation not in tip or entry.conversation in self.candidate.conversations:
-                await self.use(entry.conversation)
-            if entry.head is not None and entry.head != entry.id:
-                floor = (await self.transcript(entry.conversation)).floor
-                if floor is not None and entry.head < floor:
-                    raise TaskRefused(f"head {entry.head} is stale: the transcript already starts at entry {floor}")
-        for task in self.candidate.tasks.values():
-            if task.id >= self.floor and task.conversation not in tip:
-                await self.use(task.conversation)
+    def admissible(self) -> None:
+        """Raise where whoever opened the transaction lost the right to commit meanwhile."""
 
-    async def retire(self, ended: Sequence[Task]) -> None:
-        """Documents of ended tasks end with them (K22)."""
-        for task in ended:
-            owner = ("task", int(task.id))
-            if task.id >= self.floor:
-                continue
-            shelf = self.memory.tip_shelves.get(owner)
-            if shelf is None:
-                shelf = await self.memory.shelf(owner)
-            for name, loaded in shelf.items():
-                self._retired.append((owner, name, loaded))
-
-    def prepare(self) -> Prepared | None:
-        """Take the deltas and encode every record once; None when nothing was staged."""
-        out = Prepared([], [], [])
-        writes = out.writes
-        for conversation in self.candidate.conversations.values():
-            parent = conversation.parent.conversation if conversation.parent else None
-            writes.append(
-                PutConversation(
-                    conversation.id, conversation.key, conversation.owner, parent, not conversation.deleted, encode(conversation)
-                )
-            )
-        for entry in self.entries:
-            writes.append(PutEntry(entry.id, entry.conversation, entry.head, self._body(entry)))
-        for task in self.candidate.tasks.values():
-            writes.append(PutTask(task.id, task.live, task.ended, self._body(task)))
-        for submission in self.candidate.submissions.values():
-            ended = None if submission.live else self.now
-            writes.append(
-                PutSubmission(
-                    submission.id, submission.conversation, submission.request_id, submission.live, ended, self._body(submission)
-                )
-            )
-        self._prepare_documents(out)
-        for item in self.inbound:
-            writes.append(TakeInbound(item.id, encode(item)))
-        writes.extend(self.removes)
-        return out if writes or self.forced else None
-
-    def _prepare_documents(self, out: Prepared) -> None:
-        gone = {(owner, name) for owner, name, _ in self._retired}
-        for (owner, name), slot in self._slots.items():
-            if (owner, name) in gone or not (slot.draft.ops or (slot.loaded is None and slot.rebase)):
-                continue
-            record = slot.loaded.record if slot.loaded is not None else self._declare(out, slot, owner, name)
-            written = write_of(slot, record)
-            if written.base is not None:
-                out.writes.append(PutBase(record.id, record.history == "latest", written.base))
-            elif written.delta is not None:
-                out.writes.append(PutDelta(record.id, written.delta))
-            out.documents.append(DocumentChange(record=record, value=written.loaded.value, ops=tuple(slot.draft.ops)))
-            out.shelved.append((owner, name, written.loaded))
-        for record, loaded in self._copied:
-            owner, name = (record.scope, record.owner), (record.kind, record.key)
-            out.writes.append(_put_document(record))
-            if (owner, name) in self._slots and self._slots[owner, name].draft.ops:
-                continue
-            out.writes.append(PutBase(record.id, record.history == "latest", encode_base(loaded)))
-            out.shelved.append((owner, name, loaded))
-        for owner, name, loaded in self._retired:
-            record = msgspec.structs.replace(loaded.record, retired=self.seq)
-            out.writes.append(_put_document(record) if record.history == "rewindable" else Remove("document", record.id))
-            out.documents.append(DocumentChange(record=record, value=None, retired=True))
-            out.shelved.append((owner, name, None))
-
-    def _declare(self, out: Prepared, slot: Slot, owner: Owner, name: Name) -> Document:
-        token = slot.token
-        record = Document(
-            id=DocumentId(self.mint()),
-            scope=token.scope,
-            owner=owner[1],
-            kind=name[0],
-            key=name[1],
-            history=token.history,
-            fork=token.fork,
-            created=self.seq,
-        )
-        out.writes.append(_put_document(record))
-        return record
-
-    def _body(self, record: Entry | Task | Submission) -> bytes:
-        body = encode(record)
-        if len(body) > MAX_BODY:
-            kind = type(record).__name__.lower()
-            raise InvalidValue(f"{kind} {record.id} has {len(body):,} bytes; at most {MAX_BODY:,} are stored: keep big content in a file")
-        return body
+    def admitted(self, flight: Flight) -> None:
+        """The commit was handed to storage as this flight."""
 
 
-def _put_document(record: Document) -> PutDocument:
-    return PutDocument(
-        record.id, record.scope, record.owner, record.kind, record.key, record.retired is not None, encode(record)
-    )
-
-
-def encode_base(loaded: Loaded) -> bytes:
-    """A document's whole value as storage keeps it."""
-    return encode({"version": loaded.version, "value": loaded.value})
+__all__ = ["EntryKind", "Transaction", "entry_kind"]

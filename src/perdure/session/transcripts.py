@@ -16,7 +16,7 @@ def head_of(entries: Sequence[Entry]) -> Entry | None:
 
 
 def cut(entries: Sequence[Entry]) -> list[Entry]:
-    """The active transcript of visible entries in id order: the head first, then what it keeps, without older heads."""
+    """The active transcript of visible entries in id order: the head, then what it keeps without older heads."""
     head = head_of(entries)
     if head is None:
         return list(entries)
@@ -26,7 +26,7 @@ def cut(entries: Sequence[Entry]) -> list[Entry]:
 
 
 class Transcript:
-    """The active transcript of one conversation, in memory. Invariant: equals `cut` of all visible entries at the tip."""
+    """The active transcript of one conversation. Invariant: equals `cut` of all visible entries at the tip."""
 
     __slots__ = ("entries", "head")
 
@@ -52,7 +52,7 @@ Segment = tuple[ConversationId, int | None]
 
 
 def segments(conversation: Conversation, ancestors: Sequence[Conversation]) -> list[Segment]:
-    """Where visible entries are: (conversation, ids below this bound), nearest first. `ancestors`: parent, grandparent, …"""
+    """Where visible entries are: (conversation, ids below this bound), nearest first. `ancestors`: nearest first."""
     found: list[Segment] = [(conversation.id, None)]
     bound: int | None = None
     for child, parent in zip((conversation, *ancestors), ancestors, strict=False):
@@ -61,3 +61,11 @@ def segments(conversation: Conversation, ancestors: Sequence[Conversation]) -> l
         bound = limit if bound is None else min(bound, limit)
         found.append((parent.id, bound))
     return found
+
+
+def sees(lineage: Sequence[Segment], entry: Entry) -> bool:
+    """Whether an entry is visible through these segments."""
+    for conversation, bound in lineage:
+        if conversation == entry.conversation:
+            return bound is None or entry.id < bound
+    return False

@@ -33,7 +33,7 @@ def untouched(task: Task) -> bool:
 
 
 def stop(candidate: Candidate, task: Task, now: float, drained: Callable[[], bool], available: bool) -> None:
-    """What a mark does to a task that is not running: end it where no code has to run, else let its abort handler be scheduled."""
+    """What a mark does to a task that is not running: it ends where no code has to run, else its abort handler may."""
     assert task.abort is not None
     reason = task.abort.reason
     state = task.state

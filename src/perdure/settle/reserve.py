@@ -20,7 +20,7 @@ class Rules(Protocol):
 
 
 def reserve(candidate: Candidate, task: Task, rules: Rules) -> None:
-    """Reserve a pending task, or hold it for want of code. A marked one waits for the work below it (K31: bottom-up)."""
+    """Reserve a pending task, or hold it for want of code. A marked one waits for the work below it (K31)."""
     state = task.state
     if isinstance(state, Held) and state.reason in ("definition", "migration") and rules.fit(task) is None:
         state = Pending(checkpoint=state.checkpoint, begun=state.begun)

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from perdure.records import (
     Aborted,
+    Begun,
+    Checkpoint,
     Completed,
     ErrorInfo,
     Failed,
@@ -30,6 +32,9 @@ from perdure.settle.reserve import Rules, reserve
 from perdure.settle.state import Candidate, State, evolve
 from perdure.settle.waits import resume
 
+#: A task is parked after so many process deaths during its own begun, progressless invocations (H44).
+PARKED_AFTER = 3
+
 
 def settle(candidate: Candidate, rules: Rules, now: float) -> list[Task]:
     """Apply the rules to what the commit touched. Returns the tasks that ended in it, by id."""
@@ -43,7 +48,6 @@ def settle(candidate: Candidate, rules: Rules, now: float) -> list[Task]:
                 if task is not None and id in candidate.tasks and id not in ended:
                     ended[id] = task
                     _settle_submissions(candidate, task)
-                    _wake_suspects(candidate, task)
                 continue
             _step(candidate, task, rules, now)
     return [ended[id] for id in sorted(ended)]
@@ -63,12 +67,6 @@ def _step(candidate: Candidate, task: Task, rules: Rules, now: float) -> None:
     if candidate.tasks.get(task.id, task) is not task:
         return
     reserve(candidate, task, rules)
-
-
-def _wake_suspects(candidate: Candidate, ended: Task) -> None:
-    if ended.crashes >= 2:
-        for id in candidate.base.suspects:
-            candidate.dirty[id] = None
 
 
 def _settle_submissions(candidate: Candidate, run: Task) -> None:
@@ -126,18 +124,16 @@ def recovered(task: Task, *, crashed: bool) -> Task | None:
     crashes = task.crashes
     if crashed and begun is not None and (begun.replay == "safe" or begun.attempt == task.attempt):
         crashes = 0 if begun.progress else crashes + 1  # not for the invocation that only records an unknown outcome
-    return evolve(task, state=_reopened(state, crashes), crashes=crashes)
+    if begun is not None and begun.progress:
+        begun = Begun(attempt=begun.attempt, replay=begun.replay)  # the next attempt has to make its own
+    return evolve(task, state=_reopened(state.checkpoint, begun, crashes), crashes=crashes)
 
 
-def _reopened(state: Running, crashes: int) -> Pending | Held:
-    if crashes >= 3:
-        return Held(
-            checkpoint=state.checkpoint,
-            reason="parked",
-            detail=f"the process died {crashes} times while this task ran; retry() frees it",
-            begun=state.begun,
-        )
-    return Pending(checkpoint=state.checkpoint, begun=state.begun)
+def _reopened(checkpoint: Checkpoint, begun: Begun | None, crashes: int) -> Pending | Held:
+    if crashes >= PARKED_AFTER:
+        detail = f"the process died {crashes} times while this task ran; retry() frees it"
+        return Held(checkpoint=checkpoint, reason="parked", detail=detail, begun=begun)
+    return Pending(checkpoint=checkpoint, begun=begun)
 
 
 __all__ = ["Candidate", "Rules", "State", "reason_of", "recovered", "settle", "unanswered"]

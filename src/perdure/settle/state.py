@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -14,6 +14,7 @@ from perdure.records import (
     Outside,
     Placed,
     Queued,
+    Running,
     Submission,
     SubmissionId,
     Task,
@@ -21,6 +22,9 @@ from perdure.records import (
     Terminal,
     Waiting,
 )
+
+#: Indexes of `State` whose values are ordered sets.
+NESTED = ("children", "scopes", "owned", "waiters", "runs", "queued")
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -48,8 +52,10 @@ def _drop(index: dict[K, Ordered[V]], key: K, value: V) -> None:
 class State:
     """Live records by id, and the indexes that settling needs.
 
-    Invariant: the indexes are functions of `tasks`, `submissions` and `conversations`; only `apply` and its parts change any of them.
-    A session has two: the tip, which counts commits that are not flushed yet, and the published one, which is what everyone else sees.
+    Invariant: the indexes are functions of `tasks`, `submissions` and `conversations`;
+    only `apply` and its parts change any of them.
+    A session has two: the tip, which counts commits that are not flushed yet,
+    and the published one, which is what everyone else sees.
     """
 
     def __init__(self) -> None:
@@ -61,6 +67,8 @@ class State:
         self.submissions: dict[SubmissionId, Submission] = {}
         #: Conversations that are loaded; always those that a live task owns or lives in.
         self.conversations: dict[ConversationId, Conversation] = {}
+        #: Loaded conversations by their key.
+        self.keys: dict[str, ConversationId] = {}
         #: Live tasks by the task that owns them.
         self.children: dict[TaskId, Ordered[TaskId]] = {}
         #: Live tasks that a conversation owns itself.
@@ -80,30 +88,47 @@ class State:
         """Make the candidate's records the present ones."""
         for conversation in candidate.conversations.values():
             self.put_conversation(conversation)
-        self.outcomes.update(candidate.outcomes)
+        ended: list[Task] | None = None
         for task in candidate.tasks.values():
-            self.put_task(task)
+            if isinstance(task.state, Terminal):
+                ended = [task] if ended is None else [*ended, task]
+            else:
+                self.put_task(task)
+        if ended is not None:  # after the waits of this commit are known, which keep outcomes
+            for task in ended:
+                self.put_task(task)
+        for id, outcome in candidate.outcomes.items():
+            if id in self.waiters:
+                self.outcomes[id] = outcome
         for submission in candidate.submissions.values():
             self.put_submission(submission)
 
     def put_conversation(self, conversation: Conversation) -> None:
+        self.forget_conversation(conversation.id)
         if conversation.deleted:
-            self.forget_conversation(conversation.id)
             return
         self.conversations[conversation.id] = conversation
+        if conversation.key is not None:
+            self.keys[conversation.key] = conversation.id
         if conversation.owner is not None:
             _add(self.owned, conversation.owner, conversation.id)
 
     def forget_conversation(self, id: ConversationId) -> None:
         conversation = self.conversations.pop(id, None)
-        if conversation is not None and conversation.owner is not None:
+        if conversation is None:
+            return
+        if conversation.key is not None and self.keys.get(conversation.key) == id:
+            del self.keys[conversation.key]
+        if conversation.owner is not None:
             _drop(self.owned, conversation.owner, id)
 
     def put_task(self, task: Task) -> None:
         old = self.tasks.get(task.id)
-        if old is not None and isinstance(old.state, Waiting) and old.state.on:
-            self._unwait(task.id, old.state)
         state = task.state
+        before = old.state.on if old is not None and isinstance(old.state, Waiting) else ()
+        after = state.on if isinstance(state, Waiting) else ()
+        if before != after:
+            self._rewait(task.id, before, after)
         if isinstance(state, Terminal):
             self._end(task, state.outcome, known=old is not None)
             return
@@ -113,9 +138,6 @@ class State:
                 _add(self.scopes, task.conversation, task.id)
             else:
                 _add(self.children, task.owner, task.id)
-        if isinstance(state, Waiting):
-            for id in state.on:
-                _add(self.waiters, id, task.id)
         if task.crashes >= 2:
             self.suspects[task.id] = None
         else:
@@ -137,11 +159,15 @@ class State:
         elif isinstance(submission.state, Placed):
             _add(self.runs, submission.state.run, submission.id)
 
-    def _unwait(self, waiter: TaskId, waiting: Waiting) -> None:
-        for id in waiting.on:
-            _drop(self.waiters, id, waiter)
-            if id not in self.waiters:
-                self.outcomes.pop(id, None)
+    def _rewait(self, waiter: TaskId, before: tuple[TaskId, ...], after: tuple[TaskId, ...]) -> None:
+        for id in after:
+            _add(self.waiters, id, waiter)
+        kept = dict.fromkeys(after)
+        for id in before:
+            if id not in kept:
+                _drop(self.waiters, id, waiter)
+                if id not in self.waiters:
+                    self.outcomes.pop(id, None)
 
     def _end(self, task: Task, outcome: Outcome, *, known: bool) -> None:
         if known:
@@ -158,18 +184,21 @@ class State:
         """An independent state with the same records: what the tip falls back to when a commit is refused."""
         other = State()
         for name, value in vars(self).items():
-            setattr(other, name, {k: dict(v) if type(v) is dict else v for k, v in value.items()})
+            copied: dict[Any, Any] = dict(value)
+            if name in NESTED:
+                copied = {key: dict(members) for key, members in copied.items()}
+            setattr(other, name, copied)
         return other
 
     # -- traversal (K30) --------------------------------------------------------------------
 
     def ordinary(self, conversation: ConversationId) -> Iterator[Task]:
-        """Live tasks of the conversation's ordinary scope: its own, those that they own, and so on; not past background tasks."""
+        """Live tasks of the conversation's ordinary scope: its own, what those own, and so on; no background tasks."""
         return traverse(self, conversation, background=False)
 
 
 class Candidate:
-    """A state with the changes of one commit on top. Settling works on this, and storage gets what it holds in the end."""
+    """A state with the changes of one commit on top: settling works on it, and storage gets what it holds."""
 
     def __init__(self, base: State) -> None:
         self.base = base
@@ -180,7 +209,8 @@ class Candidate:
         self.outcomes: dict[TaskId, Outcome] = {}
         #: Tasks that the rules have to look at (again).
         self.dirty: Ordered[TaskId] = {}
-        #: New tasks by owning task and by owning conversation; new conversations by owning task; waits of this commit by target.
+        #: Of this commit: new tasks by owning task and by owning conversation, new conversations by owning task,
+        #: waits by target.
         self._children: dict[TaskId, Ordered[TaskId]] = {}
         self._scopes: dict[ConversationId, Ordered[TaskId]] = {}
         self._owned: dict[TaskId, Ordered[ConversationId]] = {}
@@ -198,6 +228,14 @@ class Candidate:
 
     def conversation(self, id: ConversationId) -> Conversation | None:
         return self.conversations.get(id) or self.base.conversations.get(id)
+
+    def key(self, key: str) -> Conversation | None:
+        """The loaded conversation with that key."""
+        for conversation in self.conversations.values():
+            if conversation.key == key and not conversation.deleted:
+                return conversation
+        id = self.base.keys.get(key)
+        return None if id is None or id in self.conversations else self.base.conversations[id]
 
     def submission(self, id: SubmissionId) -> Submission | None:
         return self.submissions.get(id) or self.base.submissions.get(id)
@@ -240,7 +278,7 @@ class Candidate:
 
     def queued(self, conversation: ConversationId) -> list[Submission]:
         """Queued submissions of the conversation, oldest first."""
-        ids = dict(self.base.queued.get(conversation, {}))
+        ids: Ordered[SubmissionId] = self.base.queued.get(conversation) or {}
         found: list[Submission] = []
         for id in ids:
             submission = self.submissions.get(id) or self.base.submissions[id]
@@ -264,11 +302,14 @@ class Candidate:
 
     def put(self, task: Task) -> None:
         """Stage a task, and have the rules look at it and at whom its change may concern."""
-        if task.id not in self.tasks and task.id not in self.base.tasks:
+        old = self.task(task.id)
+        if old is None:
             if task.owner is None:
                 _add(self._scopes, task.conversation, task.id)
             else:
                 _add(self._children, task.owner, task.id)
+        elif suspected(old) and not suspected(task):
+            self.dirty.update(self.base.suspects)  # they run one at a time (H44): the next may
         self.tasks[task.id] = task
         self.dirty[task.id] = None
         state = task.state
@@ -301,22 +342,45 @@ def evolve(task: Task, **changes: object) -> Task:
     return msgspec.structs.replace(task, **changes)
 
 
+def suspected(task: Task) -> bool:
+    """Runs after it crashed the process twice (H44)."""
+    return task.crashes >= 2 and isinstance(task.state, Running)
+
+
 def traverse(state: State, conversation: ConversationId, *, background: bool) -> Iterator[Task]:
-    """Live tasks reachable from a conversation, owners before what they own; `background` also crosses background boundaries."""
-    for id in state.scopes.get(conversation, ()):
-        task = state.tasks[id]
-        if background or not task.background:
-            yield task
-            yield from below(state, id, background=background)
+    """Live tasks reachable from a conversation, owners before what they own; `background` also crosses boundaries."""
+    return _walk(state, _scope(state, conversation, background=background), background=background)
 
 
 def below(state: State, id: TaskId, *, background: bool) -> Iterator[Task]:
     """Live tasks that a task owns, through tasks and conversations."""
+    return _walk(state, _level(state, id, background=background), background=background)
+
+
+def _walk(state: State, start: Iterator[Task], *, background: bool) -> Iterator[Task]:
+    """Depth first, without recursion: owners may be nested deeper than Python's stack."""
+    stack = [start]
+    while stack:
+        task = next(stack[-1], None)
+        if task is None:
+            stack.pop()
+        else:
+            yield task
+            stack.append(_level(state, task.id, background=background))
+
+
+def _level(state: State, id: TaskId, *, background: bool) -> Iterator[Task]:
     for child in state.children.get(id, ()):
         yield state.tasks[child]
-        yield from below(state, child, background=background)
     for conversation in state.owned.get(id, ()):
-        yield from traverse(state, conversation, background=background)
+        yield from _scope(state, conversation, background=background)
+
+
+def _scope(state: State, conversation: ConversationId, *, background: bool) -> Iterator[Task]:
+    for id in state.scopes.get(conversation, ()):
+        task = state.tasks[id]
+        if background or not task.background:
+            yield task
 
 
 def deadline_of(task: Task) -> float | None:

@@ -22,7 +22,8 @@ def resume(candidate: Candidate, task: Task) -> None:
         case _:
             pass
     if all(candidate.outcome(id) is not None for id in waiting.on):
-        candidate.put(evolve(task, state=Pending(checkpoint=waiting.checkpoint, begun=waiting.begun), attempt=0, first=False))
+        state = Pending(checkpoint=waiting.checkpoint, begun=waiting.begun)
+        candidate.put(evolve(task, state=state, attempt=0, first=False))
 
 
 def _good(candidate: Candidate, id: TaskId) -> bool:

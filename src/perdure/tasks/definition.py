@@ -38,7 +38,7 @@ class TaskDefinition:
 
     `replay` says what becomes of a phase that began its effect and was interrupted:
     `safe` runs again; `unsafe` runs with `invocation.uncertain` set and must not repeat the effect.
-    `migrate(version, input, checkpoint)` takes what an older version stored to this one: it returns the new (input, phase, data).
+    `migrate(version, input, checkpoint)` takes what an older version stored to this one: new (input, phase, data).
     """
 
     kind: ClassVar[str]
@@ -53,10 +53,11 @@ class TaskDefinition:
         if "kind" not in vars(cls):
             return
         if cls.kind.startswith(RESERVED_PREFIX) and not reserved:
-            raise UsageError(f"task kind {cls.kind!r} starts with {RESERVED_PREFIX!r}, which is perdure's own: take another prefix")
-        found = {
-            name: value for base in reversed(cls.__mro__) for name, value in vars(base).items() if hasattr(value, "__perdure_phase__")
-        }
+            raise UsageError(
+                f"task kind {cls.kind!r} starts with {RESERVED_PREFIX!r}, which is perdure's: take another one"
+            )
+        members = [item for base in reversed(cls.__mro__) for item in vars(base).items()]
+        found = {name: value for name, value in members if hasattr(value, "__perdure_phase__")}
         firsts = [name for name, value in found.items() if value.__perdure_phase__ == "first"]
         if len(firsts) != 1:
             raise UsageError(f"task {cls.kind!r} needs exactly one @phase(first=True); it has {firsts or 'none'}")
@@ -64,7 +65,7 @@ class TaskDefinition:
         cls.first_phase = firsts[0]
 
     async def abort(self, invocation: Invocation) -> None:
-        """Runs once the work below has ended, when the task was told to stop; decides the outcome. At least once across crashes."""
+        """Runs once the work below a stopped task has ended, and decides the outcome. Crashes may repeat it."""
         async with invocation.commit() as tx:
             tx.aborted()
 
@@ -84,7 +85,8 @@ class Definitions:
         if definition is None:
             return "definition", f"no definition of task kind {task.kind!r} is installed"
         if definition.version < task.version:
-            return "definition", f"stored in version {task.version}, installed is {definition.version}: install the newer code"
+            older = f"stored in version {task.version}, installed is {definition.version}"
+            return "definition", f"{older}: install the newer code"
         if definition.version > task.version and definition.migrate is None:
             return "migration", f"stored in version {task.version}, installed is {definition.version} without `migrate`"
         return None

@@ -101,8 +101,14 @@ def _task(task: Task) -> TaskInfo:
         detail=state.detail if isinstance(state, Held) else None,
         on=tuple(state.on) if isinstance(state, Waiting) else (),
         crashes=task.crashes,
-        label=task.input.get("name") if isinstance(task.input, dict) else None,
+        label=_label(task.input),
     )
+
+
+def _label(input: Any) -> str | None:
+    """What a person calls the task: the name in its input, for a tool's call the tool."""
+    name: Any = msgspec.convert(input, dict[str, Any]).get("name") if isinstance(input, dict) else None
+    return name if isinstance(name, str) else None
 
 
 def _submission(item: Submission) -> SubmissionInfo:

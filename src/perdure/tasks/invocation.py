@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING, Any, Literal
 
-from perdure.errors import HandleExpired, NotFound, Revoked, StorageFull, StorageRejected, UsageError
+from perdure.errors import HandleExpired, NotFound, Revoked, StorageError
 from perdure.records import Begun, Outcome, Running, Task, TaskId, decode_task
-from perdure.session.line import RETRY_EVERY, Commit, Line
+from perdure.session.change import Flight
+from perdure.session.line import Commit, Line
 from perdure.session.transaction import Transaction
 from perdure.tasks.transaction import InvocationTransaction
 
@@ -16,11 +17,12 @@ if TYPE_CHECKING:
 
 
 class Invocation:
-    """Lent to a phase while it runs. It dies with the commit that moves its task, and when the task is told to stop and out of grace."""
+    """Lent to a handler while it runs. It dies with the commit that moves its task, the handler, or the grace."""
 
     __slots__ = (
+        "_data",
         "_line",
-        "_phase_data",
+        "_task",
         "aborting",
         "attempt",
         "begun",
@@ -29,15 +31,27 @@ class Invocation:
         "id",
         "input",
         "late",
+        "moving",
+        "over",
         "phase",
         "revoked",
-        "spent",
         "stopping",
     )
 
-    def __init__(self, line: Line, task: Task, definition: TaskDefinition, phase: str, data: Any, input: Any) -> None:
+    def __init__(
+        self,
+        line: Line,
+        task: Task,
+        definition: TaskDefinition,
+        phase: str,
+        data: Any,
+        input: Any,
+        late: Outcome | None,
+    ) -> None:
         assert isinstance(task.state, Running)
         self._line = line
+        self._task = task
+        self._data = data
         self.definition = definition
         self.id = task.id
         self.conversation = task.conversation
@@ -52,11 +66,12 @@ class Invocation:
         self.stopping = False
         #: Lost its right to commit.
         self.revoked = False
-        #: Moved its task: nothing more to do.
-        self.spent = False
+        #: The handler has returned.
+        self.over = False
+        #: The commit that moves its task, once it was admitted.
+        self.moving: Flight | None = None
         #: The outcome that a stopped phase still produced within the grace, for the abort handler.
-        self.late: Outcome | None = None
-        self._phase_data = data
+        self.late = late
 
     @property
     def uncertain(self) -> bool:
@@ -72,33 +87,52 @@ class Invocation:
     def line(self) -> Line:
         return self._line
 
+    @property
+    def spent(self) -> bool:
+        """Moved its task: nothing more to do. A move that storage refused moved nothing."""
+        return self.moving is not None and self.moving.error is None
+
+    def holds(self, task: Task) -> bool:
+        """Whether the task is reserved for this very invocation. Each move makes a checkpoint object of its own."""
+        state, taken = task.state, self._task.state
+        return (
+            isinstance(state, Running)
+            and isinstance(taken, Running)
+            and state.checkpoint is taken.checkpoint
+            and task.attempt == self.attempt
+        )
+
     def fence(self, tx: Transaction) -> None:
         """Refuse a commit of an invocation that may not commit any more."""
         if self.spent:
             raise HandleExpired(f"the invocation of task {self.id} has moved its task on: this handle is dead")
+        if self.over:
+            raise HandleExpired(f"the handler of task {self.id} has returned: its invocation is dead")
         task = tx.task(self.id)
-        if self.revoked or task is None or not isinstance(task.state, Running) or task.attempt != self.attempt:
+        if self.revoked or task is None or not self.holds(task):
             raise Revoked(f"the invocation of task {self.id} may not commit any more; nothing was written")
 
-    def commit(self) -> InvocationCommit:
+    async def landed(self) -> None:
+        """Wait until it is known whether the move was kept."""
+        if self.moving is not None:
+            try:
+                await self.moving.wait()
+            except StorageError:
+                return
+
+    def commit(self) -> Commit[InvocationTransaction]:
         """`async with invocation.commit() as tx`: may move the task with `next`, `wait`, `complete`, `fail`."""
-        return InvocationCommit(self)
+        return self._line.commit(self._transaction)
+
+    def _transaction(self, line: Line) -> InvocationTransaction:
+        return InvocationTransaction(line, self)
 
     async def record(self, body: Callable[[InvocationTransaction], Awaitable[None]]) -> None:
-        """Commit what `body` stages, redone from the new tip when the commit is refused, and first when space returns (K5, K8).
+        """Commit what `body` stages, redone from the new tip when it is refused, and first when space returns (K5, K8).
 
         For outcomes that must not get lost: `body` may run more than once and must only stage.
         """
-        while True:
-            try:
-                async with self.commit() as tx:
-                    await body(tx)
-            except StorageFull:
-                await self._line.clock.sleep(RETRY_EVERY)
-            except StorageRejected:
-                continue
-            else:
-                return
+        await self._line.space.record(self.commit, body)
 
     async def begin(self, replay: Literal["safe", "unsafe"] | None = None) -> None:
         """Commit that the effect of this attempt starts now (K24a). Durable on return."""
@@ -123,24 +157,5 @@ class Invocation:
         if self.aborting:
             return self.definition.abort(self)
         handler = self.definition.phases[self.phase]
-        data = self._phase_data
+        data = self._data
         return handler(self.definition, self, **data) if data else handler(self.definition, self)
-
-
-class InvocationCommit(Commit[InvocationTransaction]):
-    """A commit that ends its invocation when it moves the task."""
-
-    __slots__ = ("_invocation",)
-
-    def __init__(self, invocation: Invocation) -> None:
-        super().__init__(invocation.line, lambda line: InvocationTransaction(line, invocation))
-        self._invocation = invocation
-
-    async def __aexit__(self, kind: Any, error: Any, trace: Any) -> Literal[False]:
-        invocation = self._invocation
-        invocation.spent = error is None and self._tx.moved  # from admission on: nothing may slip in before the flush
-        try:
-            return await super().__aexit__(kind, error, trace)
-        except (StorageRejected, UsageError):
-            invocation.spent = False
-            raise

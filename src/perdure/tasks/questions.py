@@ -34,9 +34,11 @@ async def _decided(tx: TaskTransaction, id: TaskId) -> Exception:
     match ended.outcome:
         case Completed(result=result):
             by = result.get("by")
-            return AlreadyAnswered(f"question {id} was answered by {by or 'someone'} before; nothing was changed", by=by, at=ended.ended)
+            said = f"question {id} was answered by {by or 'someone'} before; nothing was changed"
+            return AlreadyAnswered(said, by=by, at=ended.ended)
         case Aborted(reason=reason):
-            return AlreadyAnswered(f"question {id} is no longer pending: its asker was aborted ({reason})", at=ended.ended)
+            said = f"question {id} is no longer pending: its asker was aborted ({reason})"
+            return AlreadyAnswered(said, at=ended.ended)
         case _:
             return AlreadyAnswered(f"question {id} is no longer pending", at=ended.ended)
 

@@ -1,25 +1,21 @@
-"""The scheduler: runs what commits reserved, signals what they marked, and keeps the deadlines (K26, K31, K36, K39)."""
+"""The scheduler: starts what commits reserved, signals what they marked, keeps deadlines (K26, K31, K36, K39)."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from typing import Literal
+import contextvars
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, Literal
 
 from perdure.errors import (
     NotFound,
     PerdureError,
-    Revoked,
     SessionClosed,
     StorageError,
-    StorageFull,
-    StorageRejected,
     UsageError,
 )
 from perdure.records import (
-    Completing,
     ConversationId,
-    Faulted,
     Held,
     HoldReason,
     Outcome,
@@ -30,31 +26,17 @@ from perdure.records import (
     decode_task,
 )
 from perdure.session.change import Change
-from perdure.session.line import RETRY_EVERY, Line, forbid_inside_commit
+from perdure.session.line import Line, forbid_inside_commit
 from perdure.settle.state import Ordered, evolve
 from perdure.tasks.definition import Definitions, TaskDefinition
 from perdure.tasks.invocation import Invocation
+from perdure.tasks.runner import GRACE, Runner
 from perdure.tasks.timers import Timers
-from perdure.tasks.transaction import TaskTransaction, error_info
-
-#: How long a stopped invocation may take before it loses its right to commit, in seconds (K31).
-GRACE = 5.0
-
-
-class Runner:
-    """One asyncio task that runs the invocations of one durable task, one after another."""
-
-    __slots__ = ("inside", "invocation", "loop_task")
-
-    def __init__(self) -> None:
-        self.loop_task: asyncio.Task[None] | None = None
-        self.invocation: Invocation | None = None
-        #: The loop task is inside the user's handler, so cancelling it signals the handler and nothing else.
-        self.inside = False
+from perdure.tasks.transaction import TaskTransaction
 
 
 class Scheduler:
-    """Invariant: once everything published was looked at, each published Running task has exactly one runner, unless closing.
+    """Invariant: once what is published was looked at, each published Running task has one runner, unless closing.
 
     It is the line's rules: `mode` and `fit` are what settling asks.
     """
@@ -63,22 +45,33 @@ class Scheduler:
         self.mode: Literal["paused", "running", "closing"] = "paused"
         self.line = line
         self.definitions = definitions
-        #: Runners by task. Changed in `_start` and at the end of `_run`.
+        #: Runners by task. Changed in `look` and `ran`.
         self._runners: dict[TaskId, Runner] = {}
-        #: Runners whose grace is over: revoked, not joined. Shown by `inspect`.
-        self.detached: dict[asyncio.Task[None], TaskId] = {}
-        #: Called after each published change that ended or changed tasks; each says whether it is done.
+        #: Code without any right to commit that did not stop. Shown by `inspect`.
+        self.detached: dict[asyncio.Task[Any], TaskId] = {}
+        #: What stopped phases still gave, for the abort handlers that run once the work below has ended.
+        self.late: dict[TaskId, Outcome] = {}
+        #: Tasks that a definition could not take after all, and why, until another one is installed.
+        self._unfit: dict[TaskId, tuple[TaskDefinition, HoldReason, str]] = {}
+        #: Everything pending was reserved since the mode is running.
+        self._reserved = False
+        #: Who waits for something to be so; looked at after each published change.
         self._conditions: Ordered[Condition] = {}
-        self._graces: Ordered[asyncio.Task[None]] = {}
-        self.timers = Timers(line, self.mode_is_running)
+        #: Asyncio tasks of this scheduler besides the runners. They run in the context that it was made in.
+        self._spawned: Ordered[asyncio.Task[None]] = {}
+        self._context = contextvars.copy_context()
+        self.timers = Timers(line, self.spawn)
         line.rules = self  # type: ignore[assignment]
         line.observers.append(self._published)
-        line.on_fault.append(self._faulted)
+        line.on_end.append(self._ended)
 
-    def mode_is_running(self) -> bool:
-        return self.mode == "running"
+    # -- rules ------------------------------------------------------------------------------
 
     def fit(self, task: Task) -> tuple[HoldReason, str] | None:
+        """Why no installed definition can take the task, or None when one can."""
+        unfit = self._unfit.get(task.id)
+        if unfit is not None and unfit[0] is self.definitions.find(task.kind):
+            return unfit[1:]
         return self.definitions.fit(task)
 
     # -- starting ---------------------------------------------------------------------------
@@ -86,12 +79,13 @@ class Scheduler:
     async def resume(self) -> None:
         """Start scheduling: one commit reserves what may run (K39). Does nothing when it runs already."""
         forbid_inside_commit("resume()")
-        self.line.check()
-        if self.mode != "paused":
-            return
-        self.mode = "running"
-        await self._touch()
-        self.timers.start(self.line.memory.published.tasks.values())
+        self._check()
+        if self.mode == "paused":
+            self.mode = "running"
+            self.timers.note(self.line.memory.published.tasks.values())
+        if not self._reserved:
+            await self._touch()
+            self._reserved = True
 
     async def install(self, definitions: Definitions) -> None:
         """Replace the definitions; held tasks that they fit go on (K34, K35)."""
@@ -101,29 +95,34 @@ class Scheduler:
 
     async def _touch(self) -> None:
         tip = self.line.memory.tip
-        waiting = [task.id for task in tip.tasks.values() if isinstance(task.state, Pending | Held)]
-        if waiting:
-            async with self.line.commit(TaskTransaction) as tx:
-                tx.candidate.dirty.update(dict.fromkeys(waiting))
+
+        async def stage(tx: TaskTransaction) -> None:
+            waiting = [task.id for task in tx.memory.tip.tasks.values() if isinstance(task.state, Pending | Held)]
+            tx.candidate.dirty.update(dict.fromkeys(waiting))
+
+        if any(isinstance(task.state, Pending | Held) for task in tip.tasks.values()):
+            await self.line.space.record(lambda: self.line.commit(TaskTransaction), stage)
 
     async def retry(self, id: TaskId) -> None:
-        """Free a held task: parked, uncertain or in recovery (H44). Raises NotFound, UsageError where it is not held."""
+        """Free a held task: parked, uncertain or in recovery (H44). Raises NotFound, UsageError if it is not held."""
         async with self.line.commit(TaskTransaction) as tx:
             task = tx.task(id)
             if task is None:
-                raise NotFound(f"no live task {id}")
+                raise NotFound(f"no live task {id} in session {self.line.session!r}")
             if not isinstance(task.state, Held):
-                raise UsageError(f"task {id} is {type(task.state).__name__.lower()}, not held: there is nothing to retry")
+                state = type(task.state).__name__.lower()
+                raise UsageError(f"task {id} is {state}, not held: there is nothing to retry")
+            self._unfit.pop(id, None)
             pending = Pending(checkpoint=task.state.checkpoint, begun=task.state.begun)
             tx.put_task(evolve(task, state=pending, crashes=0))
 
     # -- waiting ----------------------------------------------------------------------------
 
     async def until(self, done: Callable[[], bool]) -> None:
-        """Wait until a condition on published state holds; it is looked at after each change. Starts the scheduler (K41)."""
+        """Wait until a condition on published state holds; looked at after each change. Starts the scheduler (K41)."""
         forbid_inside_commit("a wait")
         await self.resume()
-        self.line.check()
+        self._check()
         if done():
             return
         condition = Condition(done)
@@ -143,10 +142,11 @@ class Scheduler:
         raise NotFound(f"no task {id} in session {self.line.session!r}")
 
     async def wait_idle(self, conversation: ConversationId | None = None) -> None:
-        """Wait until the conversation's ordinary scope has no live task; without one, that of every ownerless conversation (K41)."""
+        """Wait until no task of an ordinary scope is live: a conversation's, by default every ownerless one's (K41)."""
         await self.until(lambda: self.idle(conversation))
 
     def idle(self, conversation: ConversationId | None = None) -> bool:
+        """Whether an ordinary scope has no live task, as published."""
         published = self.line.memory.published
         if conversation is not None:
             return next(published.ordinary(conversation), None) is None
@@ -156,208 +156,118 @@ class Scheduler:
                 return False
         return True
 
+    def _check(self) -> None:
+        self.line.check()
+        if self.mode == "closing":
+            raise SessionClosed(f"session {self.line.session!r} is closing: open it again")
+
     # -- following the line -----------------------------------------------------------------
 
     def _published(self, change: Change) -> None:
-        if self.mode == "running":
-            for task in change.tasks.values():
-                if isinstance(task.state, Running):
-                    runner = self._runners.get(task.id)
-                    if runner is None:
-                        self._start(task.id)
-                    elif task.abort is not None:
-                        self._signal(task.id, runner)
+        for task in change.tasks.values():
+            if isinstance(task.state, Running):
+                self.look(task.id)
+            elif not task.live:
+                self.late.pop(task.id, None)
+                self._unfit.pop(task.id, None)
+        if self.mode == "running" and change.tasks:
             self.timers.note(change.tasks.values())
         if self._conditions:
             for condition in list(self._conditions):
                 condition.look()
 
-    def _faulted(self, error: StorageError) -> None:
-        """The line stopped for good: nothing more may start, and what runs is told (K5, Fenced)."""
+    def look(self, id: TaskId) -> None:
+        """Start a runner for a task that is reserved, or signal the one that runs when the task was marked."""
+        task = self.line.memory.published.tasks.get(id)
+        if self.mode != "running" or task is None or not isinstance(task.state, Running):
+            return
+        runner = self._runners.get(id)
+        if runner is None:
+            runner = self._runners[id] = Runner(self, id)
+            loop = asyncio.get_running_loop()
+            runner.loop_task = loop.create_task(runner.run(), name=f"perdure task {id}", context=self._context.copy())
+        elif task.abort is not None:
+            runner.signal()
+
+    def ran(self, runner: Runner) -> None:
+        """The runner has nothing more to do with its task."""
+        if self._runners.get(runner.id) is runner:
+            del self._runners[runner.id]
+
+    def _ended(self, fault: StorageError | None) -> None:
+        """The line ended: nothing more may start, and what runs is told (K5, Fenced)."""
         self.mode = "closing"
         self.timers.stop()
         for runner in list(self._runners.values()):
-            self._cancel(runner)
+            runner.cancel()
         for condition in list(self._conditions):
-            condition.fail(error)
+            condition.fail(fault or SessionClosed("the session was closed while this waited: open it and wait again"))
 
-    def _start(self, id: TaskId) -> None:
-        runner = Runner()
-        self._runners[id] = runner
-        runner.loop_task = asyncio.get_running_loop().create_task(self._run(id, runner), name=f"perdure task {id}")
+    def spawn(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+        """Run something of the scheduler's own beside the runners, until the session closes."""
+        task = asyncio.get_running_loop().create_task(work, name=name, context=self._context.copy())
+        self._spawned[task] = None
+        task.add_done_callback(lambda done: self._spawned.pop(done, None))
+        return task
 
-    # -- running ----------------------------------------------------------------------------
+    # -- for runners ------------------------------------------------------------------------
 
-    async def _run(self, id: TaskId, runner: Runner) -> None:
-        late: Outcome | None = None
-        while True:
-            task = self.line.memory.published.tasks.get(id)
-            if task is None or not isinstance(task.state, Running) or self.mode != "running":
-                break
-            if self.line.full:  # nothing new starts while outcomes cannot be recorded (K5)
-                await self.line.clock.sleep(RETRY_EVERY)
-                await self.line.probe()
-                continue
-            invocation = self._invocation(task)
-            if isinstance(invocation, Held):
-                await self._leave(id, invocation)
-                continue
-            invocation.late = late
-            runner.invocation = invocation
-            await self._invoke(invocation, runner)
-            late = invocation.late
-            if invocation.revoked:
-                return
-        if self._runners.get(id) is runner:
-            del self._runners[id]
-
-    def _invocation(self, task: Task) -> Invocation | Held:
+    def take(self, task: Task) -> Invocation | Held:
         """The invocation of a reserved task, migrated where its code is newer; or why it is held after all."""
         assert isinstance(task.state, Running)
         definition = self.definitions.find(task.kind)
         checkpoint = task.state.checkpoint
-        if definition is None or definition.version < task.version:
-            reason, detail = self.definitions.fit(task) or ("definition", "its definition was replaced")
-            return Held(checkpoint=checkpoint, reason=reason, detail=detail, begun=task.state.begun)
         phase, data, input = checkpoint.phase, checkpoint.data, task.input
-        if definition.version > task.version:
+        unfit = self.definitions.fit(task)
+        if definition is not None and unfit is None and definition.version > task.version:
             try:
                 assert definition.migrate is not None
                 input, phase, data = definition.migrate(task.version, task.input, checkpoint)
             except Exception as error:
-                detail = f"migrate from version {task.version} failed: {error!r}"
-                return Held(checkpoint=checkpoint, reason="migration", detail=detail, begun=task.state.begun)
-        if phase not in definition.phases and task.abort is None:
-            detail = f"version {definition.version} has no phase {phase!r}"
-            return Held(checkpoint=checkpoint, reason="definition", detail=detail, begun=task.state.begun)
-        return Invocation(self.line, task, definition, phase, data, input)
-
-    async def _invoke(self, invocation: Invocation, runner: Runner) -> None:
-        """Run one handler, and commit what becomes of the task where the handler did not."""
-        fault: BaseException | None = None
-        runner.inside = True
-        if invocation.stopping:
-            self._cancel(runner)
-        try:
-            published = self.line.memory.published.tasks.get(invocation.id)
-            if published is not None and published.abort is not None and not invocation.aborting:
-                raise Revoked("told to stop before it started")
-            await invocation.call()
-        except asyncio.CancelledError:
-            if not invocation.stopping or invocation.revoked:
-                raise
-            loop_task = asyncio.current_task()
-            assert loop_task is not None
-            loop_task.uncancel()
-        except SessionClosed:
-            return
-        except Exception as error:
-            fault = error
-        finally:
-            runner.inside = False
-        if not invocation.revoked and not invocation.spent and self.mode == "running" and self.line.fault is None:
-            await self._conclude(invocation, fault)
-
-    async def _conclude(self, invocation: Invocation, fault: BaseException | None) -> None:
-        """The handler ended without moving its task."""
-        task = self.line.memory.tip.tasks.get(invocation.id)
-        if task is None or not isinstance(task.state, Running):
-            return
-        if task.abort is not None and not invocation.aborting:
-            state: Pending | Held | Completing = Pending(checkpoint=task.state.checkpoint, begun=task.state.begun)
-        elif isinstance(fault, StorageRejected):
-            state = Pending(checkpoint=task.state.checkpoint, begun=task.state.begun)
-        elif isinstance(fault, Exception):
-            state = Completing(outcome=Faulted(error=error_info(fault)))
-            self.line.telemetry.emit("perdure.task.faulted", metadata={"task": task.id, "kind": task.kind, "error": type(fault).__name__})
-        else:
-            name = invocation.phase if not invocation.aborting else "abort"
-            message = f"phase {name!r} of task kind {task.kind!r} returned without committing a next phase, a wait or an outcome"
-            state = Completing(outcome=Faulted(error=error_info(UsageError(message))))
-        await self._leave(invocation.id, state)
-
-    async def _leave(self, id: TaskId, state: Pending | Held | Completing) -> None:
-        """Commit a state that the runtime itself decided, redone until the line takes it."""
-
-        async def stage(tx: TaskTransaction) -> None:
-            task = tx.task(id)
-            if task is not None and isinstance(task.state, Running):
-                tx.put_task(evolve(task, state=state))
-
-        await self.record(stage)
+                unfit = ("migration", f"migrate from version {task.version} failed: {error!r}")
+        if definition is not None and unfit is None and phase not in definition.phases and task.abort is None:
+            unfit = ("definition", f"version {definition.version} has no phase {phase!r}")
+        if definition is None or unfit is not None:
+            reason, detail = unfit or ("definition", "its definition was replaced")
+            if definition is not None:
+                self._unfit[task.id] = (definition, reason, detail)
+            return Held(checkpoint=checkpoint, reason=reason, detail=detail, begun=task.state.begun)
+        return Invocation(self.line, task, definition, phase, data, input, self.late.get(task.id))
 
     async def record(self, body: Callable[[TaskTransaction], Awaitable[None]]) -> None:
-        """Commit what `body` stages; redone when refused, and when space returns (K5)."""
-        while True:
-            try:
-                async with self.line.commit(TaskTransaction) as tx:
-                    await body(tx)
-            except StorageFull:
-                await self.line.clock.sleep(RETRY_EVERY)
-            except StorageRejected:
-                continue
-            except (SessionClosed, StorageError):  # the line has stopped, and says so to everyone
-                return
-            else:
-                return
-
-    # -- stopping ---------------------------------------------------------------------------
-
-    def _signal(self, id: TaskId, runner: Runner) -> None:
-        """The task was marked: stop the invocation that runs, unless it is the abort handler already."""
-        invocation = runner.invocation
-        if invocation is None or invocation.aborting or invocation.stopping:
+        """Commit what `body` stages; redone when refused, and when space returns (K5). Gives up when the line ends."""
+        try:
+            await self.line.space.record(lambda: self.line.commit(TaskTransaction), body)
+        except (SessionClosed, StorageError):
             return
-        invocation.stopping = True
-        self._cancel(runner)
-        grace = asyncio.get_running_loop().create_task(self._after_grace(id, runner, invocation), name=f"perdure grace {id}")
-        self._graces[grace] = None
-        grace.add_done_callback(lambda done: self._graces.pop(done, None))
 
-    def _cancel(self, runner: Runner) -> None:
-        if runner.invocation is not None:
-            runner.invocation.stopping = True
-        if runner.inside and runner.loop_task is not None:
-            runner.loop_task.cancel()
+    def leave_behind(self, child: asyncio.Task[Any], id: TaskId) -> None:
+        """Show code that a task started and could not stop, until it ends."""
+        self.detached[child] = id
+        child.add_done_callback(self._gone)
 
-    async def _after_grace(self, id: TaskId, runner: Runner, invocation: Invocation) -> None:
-        """Work that ignores the signal loses its right to commit, and the abort handler runs without it (K31)."""
-        await self.line.clock.sleep(GRACE)
-        if not runner.inside or runner.invocation is not invocation:
-            return
-        self._detach(id, runner, invocation)
-        task = self.line.memory.tip.tasks.get(id)
-        if task is not None and isinstance(task.state, Running):
-            await self._leave(id, Pending(checkpoint=task.state.checkpoint, begun=task.state.begun))
-
-    def _detach(self, id: TaskId, runner: Runner, invocation: Invocation) -> None:
-        invocation.revoked = True
-        assert runner.loop_task is not None
-        self.detached[runner.loop_task] = id
-        runner.loop_task.add_done_callback(self._gone)
-        if self._runners.get(id) is runner:
-            del self._runners[id]
-
-    def _gone(self, loop_task: asyncio.Task[None]) -> None:
+    def _gone(self, loop_task: asyncio.Task[Any]) -> None:
         self.detached.pop(loop_task, None)
         if not loop_task.cancelled():
             loop_task.exception()
 
-    async def close(self) -> None:
-        """Reserve nothing more, stop and join what runs; write no outcome (K7). Work that ignores it is detached after the grace."""
-        self.mode = "closing"
-        self.timers.stop()
-        for condition in list(self._conditions):
-            condition.fail(SessionClosed("the session was closed while this waited: open it again and wait again"))
-        for runner in list(self._runners.values()):
-            self._cancel(runner)
-        waiting = [runner.loop_task for runner in self._runners.values() if runner.loop_task is not None]
-        if waiting:
-            await self._join(waiting)
-        for grace in list(self._graces):
-            grace.cancel()
+    # -- closing ----------------------------------------------------------------------------
 
-    async def _join(self, waiting: list[asyncio.Task[None]]) -> None:
+    async def close(self) -> None:
+        """Reserve nothing more, stop and join what runs; write no outcome (K7). What ignores it is detached."""
+        self._ended(None)
+        for runner in list(self._runners.values()):
+            runner.stop()
+        await self._join([runner.loop_task for runner in self._runners.values() if runner.loop_task is not None])
+        spawned = list(self._spawned)
+        for task in spawned:
+            task.cancel()
+        if spawned:
+            await asyncio.wait(spawned)
+
+    async def _join(self, waiting: list[asyncio.Task[Any]]) -> None:
+        if not waiting:
+            return
         grace = asyncio.get_running_loop().create_task(self.line.clock.sleep(GRACE))
         try:
             while waiting and not grace.done():
@@ -365,9 +275,9 @@ class Scheduler:
                 waiting = [task for task in waiting if not task.done()]
         finally:
             grace.cancel()
-        for id, runner in list(self._runners.items()):
-            if runner.loop_task in waiting and runner.invocation is not None:
-                self._detach(id, runner, runner.invocation)
+        for runner in list(self._runners.values()):
+            if runner.loop_task in waiting:
+                runner.detach()
 
 
 class Condition:
@@ -380,8 +290,13 @@ class Condition:
         self.future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def look(self) -> None:
-        if not self.future.done() and self._done():
-            self.future.set_result(None)
+        if self.future.done():
+            return
+        try:
+            if self._done():
+                self.future.set_result(None)
+        except Exception as error:  # it belongs to who waits, not to who commits
+            self.future.set_exception(error)
 
     def fail(self, error: PerdureError) -> None:
         if not self.future.done():

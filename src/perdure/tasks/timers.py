@@ -4,27 +4,35 @@ from __future__ import annotations
 
 import asyncio
 import heapq
-from collections.abc import Callable, Iterable
+from collections.abc import Coroutine, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
 
-from perdure.errors import SessionClosed, StorageError, StorageRejected
+from perdure.errors import PerdureError, StorageRejected
 from perdure.records import Completed, Task, TaskId, Terminal
 from perdure.session.line import RETRY_EVERY, Line
 from perdure.settle.state import deadline_of, evolve
 from perdure.tasks.transaction import QUESTION, TaskTransaction
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+#: The longest sleep, in seconds: a wall clock that was set forward, or a machine that slept, is noticed within it.
+LOOK_EVERY = 60.0
+#: Deadlines of tasks that have ended are dropped when there are so many of them.
+STALE = 256
+
 
 class Timers:
-    """Completes tasks at their deadline. Invariant while running: the heap holds every published deadline (and maybe past ones)."""
+    """Completes tasks at their deadline. Invariant while running: the heap holds every published deadline."""
 
-    def __init__(self, line: Line, running: Callable[[], bool]) -> None:
+    def __init__(self, line: Line, spawn: Callable[[Coroutine[Any, Any, None], str], asyncio.Task[None]]) -> None:
         self._line = line
-        self._running = running
+        self._spawn = spawn
+        #: (deadline, task); also of tasks that have ended since.
         self._heap: list[tuple[float, TaskId]] = []
         self._sleeper: asyncio.Task[None] | None = None
+        #: When the sleeper looks next.
         self._until = 0.0
-
-    def start(self, tasks: Iterable[Task]) -> None:
-        self.note(tasks)
 
     def stop(self) -> None:
         if self._sleeper is not None:
@@ -37,10 +45,19 @@ class Timers:
             deadline = deadline_of(task)
             if deadline is not None:
                 heapq.heappush(self._heap, (deadline, task.id))
-        if self._heap and (self._sleeper is None or self._heap[0][0] < self._until):
+        if not self._heap:
+            return
+        live = self._line.memory.published.tasks
+        if len(self._heap) > STALE + 2 * len(live):
+            self._keep(live)
+        if self._heap and (self._sleeper is None or self._sleeper.done() or self._heap[0][0] < self._until):
             self.stop()
             self._until = self._heap[0][0]
-            self._sleeper = asyncio.get_running_loop().create_task(self._sleep(), name="perdure timers")
+            self._sleeper = self._spawn(self._sleep(), "perdure timers")
+
+    def _keep(self, live: Mapping[TaskId, Task]) -> None:
+        self._heap = [(deadline, id) for deadline, id in dict.fromkeys(self._heap) if id in live]
+        heapq.heapify(self._heap)
 
     async def _sleep(self) -> None:
         clock = self._line.clock
@@ -48,32 +65,33 @@ class Timers:
             self._until = self._heap[0][0]
             wait = self._until - clock.now()
             if wait > 0:
-                await clock.sleep(wait)
+                await clock.sleep(min(wait, LOOK_EVERY))
                 continue
             try:
                 await self._complete_due(clock.now())
             except StorageRejected:
                 await clock.sleep(RETRY_EVERY)
-            except (SessionClosed, StorageError):
+            except PerdureError:  # the line has ended, and says so to everyone
                 return
-        self._sleeper = None
 
     async def _complete_due(self, now: float) -> None:
-        due = [id for deadline, id in self._heap if deadline <= now]
+        due = [(deadline, id) for deadline, id in self._heap if deadline <= now]
         live = self._line.memory.tip.tasks
-        if any(id in live for id in due):
+        if any(id in live for _, id in due):
             async with self._line.commit(TaskTransaction) as tx:
-                for id in due:
+                for _, id in due:
                     task = tx.task(id)
                     if task is not None:
                         _complete(tx, task)
-        self._heap = [item for item in self._heap if item[0] > now]
+        done = dict.fromkeys(due)
+        self._heap = [item for item in self._heap if item not in done]
         heapq.heapify(self._heap)
 
 
 def _complete(tx: TaskTransaction, task: Task) -> None:
+    """End a task whose deadline is there: it may have another one than when it was noted."""
     deadline = deadline_of(task)
-    if deadline is None:
+    if deadline is None or deadline > tx.now:
         return
     result = None
     if task.kind == QUESTION:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
-from perdure.errors import NotFound, Revoked, TaskRefused
+from perdure.errors import NotFound, Revoked, TaskRefused, UsageError
 from perdure.records import (
     Aborted,
     AllSettled,
@@ -13,7 +13,6 @@ from perdure.records import (
     Checkpoint,
     Completed,
     Completing,
-    Conversation,
     ConversationId,
     ErrorInfo,
     Failed,
@@ -26,17 +25,18 @@ from perdure.records import (
     Task,
     TaskId,
     TaskState,
-    Terminal,
     Waiting,
     WaitPolicy,
     decode_task,
 )
+from perdure.session.change import Flight
 from perdure.session.line import Line
 from perdure.session.transaction import Transaction
 from perdure.settle.aborts import mark
-from perdure.settle.state import evolve
+from perdure.settle.owners import ordinary_below
+from perdure.settle.state import Candidate, evolve
 from perdure.tasks.definition import TaskDefinition
-from perdure.values import clean
+from perdure.values import clean, clean_text
 
 if TYPE_CHECKING:
     from perdure.tasks.invocation import Invocation
@@ -47,6 +47,17 @@ TIMER = "perdure.timer"
 PolicyName = Literal["all_settled", "fail_fast"]
 
 
+class ConversationLike(Protocol):
+    """A conversation's record, or its handle."""
+
+    @property
+    def id(self) -> ConversationId: ...
+
+
+#: What can own a task.
+Owner: TypeAlias = "ConversationLike | Task | Invocation"
+
+
 class TaskTransaction(Transaction):
     """Adds tasks, questions and timers to what a commit can stage."""
 
@@ -55,7 +66,7 @@ class TaskTransaction(Transaction):
         definition: type[TaskDefinition] | TaskDefinition,
         input: Any = None,
         *,
-        owner: Conversation | Task | Invocation | None = None,
+        owner: Owner | None = None,
         background: bool = False,
         phase: str | None = None,
         data: Any = None,
@@ -67,12 +78,11 @@ class TaskTransaction(Transaction):
         `phase` and `data` start it later than its first phase; `intent` commits at once that its effect starts (K24a);
         `after` has it wait until that task has ended.
         """
-        if isinstance(definition, type):
-            definition = definition()
         conversation, owner_task = self._task_owner(owner)
         if background and owner_task is not None:
             raise TaskRefused(f"task {definition.kind!r}: only tasks that a conversation owns can be background (K30)")
-        checkpoint = Checkpoint(phase=phase or definition.first_phase, data=clean(data))
+        first = definition.first_phase if phase is None else _name_of(phase, definition)
+        checkpoint = Checkpoint(phase=first, data=clean(data))
         begun = None if intent is None else Begun(attempt=1, replay=intent)
         state: TaskState = Pending(checkpoint=checkpoint, begun=begun)
         if after is not None:
@@ -95,18 +105,18 @@ class TaskTransaction(Transaction):
         self,
         payload: Any,
         *,
-        owner: Conversation | Task | Invocation | None = None,
+        owner: Owner | None = None,
         deadline: float | None = None,
         default: Any = None,
     ) -> Task:
-        """Stage a question (K37): a task that `answer` completes from outside, or the clock at `deadline` with `default`."""
+        """Stage a question (K37): a task that `answer` completes, or the clock at `deadline` with `default`."""
         return self._outside(QUESTION, {"payload": payload, "default": default}, deadline, owner)
 
-    def timer(self, at: float, *, owner: Conversation | Task | Invocation | None = None) -> Task:
+    def timer(self, at: float, *, owner: Owner | None = None) -> Task:
         """Stage a timer (K36): a task that the clock completes at `at`, in seconds since the epoch."""
         return self._outside(TIMER, None, at, owner)
 
-    def _outside(self, kind: str, input: Any, deadline: float | None, owner: Conversation | Task | Invocation | None) -> Task:
+    def _outside(self, kind: str, input: Any, deadline: float | None, owner: Owner | None) -> Task:
         conversation, owner_task = self._task_owner(owner)
         task = Task(
             id=TaskId(self.mint()),
@@ -126,21 +136,29 @@ class TaskTransaction(Transaction):
         task = self.task(id)
         return task is not None and mark(self.candidate, task, reason)
 
-    def _task_owner(self, owner: Conversation | Task | Invocation | None) -> tuple[ConversationId, TaskId | None]:
-        if owner is None:
-            if self.task_id is None:
-                return self._conversation(None), None
-            owner_id: TaskId = self.task_id
-        elif isinstance(owner, Conversation):
-            return owner.id, None
-        else:
-            owner_id = owner.id
-        task = self.task(owner_id)
-        if task is None:
-            raise TaskRefused(f"task {owner_id} has ended: it cannot own new work (K29)")
+    def _task_owner(self, owner: Owner | None) -> tuple[ConversationId, TaskId | None]:
+        if owner is None and self.task_id is not None:
+            return self.check_owner(self.task_id).conversation, self.task_id
+        if owner is None or not self._is_task(owner):
+            conversation = self._conversation(None) if owner is None else ConversationId(owner.id)
+            known = self.candidate.conversation(conversation)
+            if known is not None and known.owner is not None:
+                self.check_owner(known.owner)
+            return conversation, None
+        id = TaskId(owner.id)
+        return self.check_owner(id).conversation, id
+
+    def _is_task(self, owner: Owner) -> bool:
+        return isinstance(owner, Task) or self.candidate.task(TaskId(owner.id)) is not None
+
+    def check_owner(self, id: TaskId) -> Task:
+        """The task that is to own new work. Raises TaskRefused where it is not live, or is ending (K29)."""
+        task = super().check_owner(id)
         if task.abort is not None or isinstance(task.state, Completing):
-            raise TaskRefused(f"task {owner_id} is ending: it cannot own new work (K29)")
-        return task.conversation, owner_id
+            raise TaskRefused(f"task {id} is ending: it cannot own new work (K29)")
+        if isinstance(task.state, Waiting) and isinstance(task.state.policy, Outside):
+            raise TaskRefused(f"task {id} is completed from outside, it has no code: it cannot own work")
+        return task
 
 
 class InvocationTransaction(TaskTransaction):
@@ -159,11 +177,18 @@ class InvocationTransaction(TaskTransaction):
         assert task is not None
         return task
 
+    def admissible(self) -> None:
+        if self.invocation.revoked:
+            raise Revoked(f"the invocation of task {self.invocation.id} may not commit any more; nothing was written")
+
+    def admitted(self, flight: Flight) -> None:
+        if self.moved:
+            self.invocation.moving = flight
+
     def next(self, phase: Any, /, *, intent: Literal["safe", "unsafe"] | None = None, **data: Any) -> None:
         """Go on with another phase, which is given `data`. `intent` commits at once that its effect starts (K24a)."""
         begun = None if intent is None else Begun(attempt=1, replay=intent)
-        state = Pending(checkpoint=Checkpoint(phase=_name_of(phase), data=clean(data)), begun=begun)
-        self._move(evolve(self.own, state=state, attempt=0, first=False, crashes=0))
+        self._go_on(Pending(checkpoint=self._checkpoint(phase, data), begun=begun))
 
     async def wait(
         self,
@@ -174,14 +199,13 @@ class InvocationTransaction(TaskTransaction):
         first: int | None = None,
         **data: Any,
     ) -> None:
-        """Go on with phase `then` when the policy is met (K28). Raises TaskRefused for a wait that could never end, NotFound."""
+        """Go on with phase `then` when the policy is met (K28). Raises NotFound; TaskRefused where it cannot end."""
         ids = tuple(dict.fromkeys(TaskId(item.id) if isinstance(item, Task) else item for item in on))
-        rule: WaitPolicy = First(n=first) if first is not None else FailFast() if policy == "fail_fast" else AllSettled()
-        own = self.own
+        rule = _policy(policy, first, len(ids))
+        checkpoint = self._checkpoint(then, data)
         for id in ids:
-            await self._check_target(own, id, rule)
-        checkpoint = Checkpoint(phase=_name_of(then), data=clean(data))
-        self._move(evolve(own, state=Waiting(checkpoint=checkpoint, on=ids, policy=rule), attempt=0, first=False, crashes=0))
+            await self._check_target(id, rule)
+        self._go_on(Waiting(checkpoint=checkpoint, on=ids, policy=rule))
 
     def complete(self, result: Any = None) -> None:
         """End with a result, once the ordinary work below has ended (K29)."""
@@ -201,9 +225,11 @@ class InvocationTransaction(TaskTransaction):
         self._end(Aborted(reason=reason, begun=begun, result=clean(result)))
 
     def begin(self, replay: Literal["safe", "unsafe"] = "unsafe") -> None:
-        """The effect of this attempt starts after this commit (K24a)."""
+        """The effect of this attempt starts after this commit (K24a). Raises Revoked if the task was told to stop."""
         own = self.own
         assert isinstance(own.state, Running)
+        if own.abort is not None and not self.invocation.aborting:
+            raise Revoked(f"task {own.id} was told to stop: no effect starts any more")
         begun = Begun(attempt=own.attempt, replay=replay)
         self.put_task(evolve(own, state=Running(checkpoint=own.state.checkpoint, begun=begun)))
 
@@ -221,6 +247,15 @@ class InvocationTransaction(TaskTransaction):
             self.put_task(evolve(own, memos={**own.memos, name: clean(value)}))
         return self.own.memos[name]
 
+    def _checkpoint(self, phase: Any, data: dict[str, Any]) -> Checkpoint:
+        return Checkpoint(phase=_name_of(phase, self.invocation.definition), data=clean(data))
+
+    def _go_on(self, state: Pending | Waiting) -> None:
+        own = self.own
+        if own.abort is not None and self.invocation.aborting:
+            raise TaskRefused(f"task {own.id} was told to stop: its abort handler decides an outcome, nothing else")
+        self._move(evolve(own, state=state, attempt=0, first=False, crashes=0))
+
     def _end(self, outcome: Outcome) -> None:
         self._move(evolve(self.own, state=Completing(outcome=outcome)))
 
@@ -230,20 +265,25 @@ class InvocationTransaction(TaskTransaction):
             if isinstance(task.state, Completing):
                 invocation.late = task.state.outcome
             raise Revoked(f"task {task.id} was told to stop: its abort handler decides the outcome")
+        if self.moved:
+            raise UsageError(f"this commit has moved task {task.id} already: one of next, wait, complete, fail")
         self.moved = True
+        if task.version != invocation.definition.version:  # what it goes on with is this code's (K35)
+            task = evolve(task, version=invocation.definition.version, input=invocation.input)
         self.put_task(task)
 
-    async def _check_target(self, own: Task, id: TaskId, rule: WaitPolicy) -> None:
-        if id == own.id:
-            raise TaskRefused(f"task {id} cannot wait for itself")
+    async def _check_target(self, id: TaskId, rule: WaitPolicy) -> None:
+        own = self.invocation.id
         target = self.candidate.task(id)
         if target is None:
             target = await self._ended(id)
-            self.candidate.outcomes[id] = _outcome_of(target)
-        elif target.outcome is None and self._is_ancestor(id, own):
-            raise TaskRefused(f"task {own.id} cannot wait for task {id}, which owns it")
-        if not isinstance(rule, AllSettled) and target.owner != own.id:
-            raise TaskRefused(f"task {own.id} waits with a policy that stops tasks: task {id} is not its own child")
+        if target.outcome is not None:
+            self.candidate.outcomes[id] = target.outcome
+        if id == own or reaches(self.candidate, id, own):
+            why = "itself" if id == own else f"task {id}, which cannot end before it"
+            raise TaskRefused(f"task {own} cannot wait for {why}")
+        if not isinstance(rule, AllSettled) and target.owner != own:
+            raise TaskRefused(f"task {own} waits with a policy that stops tasks: task {id} is not its own child")
 
     async def _ended(self, id: TaskId) -> Task:
         await self.line.flushed()
@@ -251,25 +291,43 @@ class InvocationTransaction(TaskTransaction):
             return decode_task(body)
         raise NotFound(f"no task {id} in session {self.line.session!r}")
 
-    def _is_ancestor(self, id: TaskId, task: Task) -> bool:
-        at: Task | None = task
-        while at is not None:
-            above = self.candidate.owner(at)
-            if above is None:
-                return False
-            if above == id:
+
+def reaches(candidate: Candidate, start: TaskId, goal: TaskId) -> bool:
+    """Whether `start` cannot end before `goal` does: it waits for it or owns it, through others or directly."""
+    seen: dict[TaskId, None] = {start: None}
+    todo = [start]
+    while todo:
+        task = candidate.task(todo.pop())
+        if task is None or not task.live:
+            continue
+        needs = [child.id for child in ordinary_below(candidate, task.id)]
+        if isinstance(task.state, Waiting):
+            needs.extend(task.state.on)
+        for id in needs:
+            if id == goal:
                 return True
-            at = self.candidate.task(above)
-        return False
+            if id not in seen:
+                seen[id] = None
+                todo.append(id)
+    return False
 
 
-def _outcome_of(task: Task) -> Outcome:
-    assert isinstance(task.state, Terminal)
-    return task.state.outcome
+def _policy(name: PolicyName, first: int | None, count: int) -> WaitPolicy:
+    if first is not None:
+        if name != "all_settled" or not 1 <= first <= count:
+            raise TaskRefused(f"first={first!r} of {count} tasks with policy {name!r}: give a number from 1 to {count}")
+        return First(n=first)
+    if name not in ("all_settled", "fail_fast"):
+        raise TaskRefused(f"no wait policy {name!r}: 'all_settled', 'fail_fast', or first=n")
+    return FailFast() if name == "fail_fast" else AllSettled()
 
 
-def _name_of(phase: Any) -> str:
-    return phase if isinstance(phase, str) else phase.__name__
+def _name_of(phase: Any, definition: type[TaskDefinition] | TaskDefinition) -> str:
+    name = phase if isinstance(phase, str) else getattr(phase, "__name__", repr(phase))
+    if name not in definition.phases:
+        known = ", ".join(definition.phases)
+        raise UsageError(f"task kind {definition.kind!r} has no phase {name!r}; it has {known}")
+    return name
 
 
 def error_info(error: BaseException | ErrorInfo | str) -> ErrorInfo:
@@ -277,8 +335,8 @@ def error_info(error: BaseException | ErrorInfo | str) -> ErrorInfo:
     if isinstance(error, ErrorInfo):
         return error
     if isinstance(error, str):
-        return ErrorInfo(type="Error", message=clean(error))
-    return ErrorInfo(type=type(error).__name__, message=clean(str(error)))
+        return ErrorInfo(type="Error", message=clean_text(error))
+    return ErrorInfo(type=type(error).__name__, message=clean_text(str(error)))
 
 
 __all__ = ["QUESTION", "TIMER", "InvocationTransaction", "TaskTransaction", "error_info"]

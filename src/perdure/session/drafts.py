@@ -1,0 +1,168 @@
+"""The documents of one transaction: drafts, copies that forks start with, and what ends with its task."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from perdure.errors import NotFound, TaskRefused
+from perdure.records import ConversationId, Document, DocumentId, Task, TaskId, encode
+from perdure.session.documents import UNREAD, DocumentToken, Loaded, Name, Owner, Slot
+from perdure.session.forks import inherited
+from perdure.values import clean
+
+if TYPE_CHECKING:
+    from perdure.session.transaction import Transaction
+
+Place = tuple[Owner, Name]
+
+
+class Drafts:
+    """Dies with its transaction. It reads the tip; nothing leaves it before the transaction is prepared."""
+
+    def __init__(self, tx: Transaction) -> None:
+        self._tx = tx
+        self._memory = tx.memory
+        #: Documents that were asked for to be changed.
+        self.slots: dict[Place, Slot] = {}
+        #: Documents that a fork starts with.
+        self.copies: dict[Place, Loaded] = {}
+        #: Owners whose `current` documents were copied: this commit may not change them as well (K23).
+        self._copied_from: dict[Owner, None] = {}
+        #: Tasks that this commit ends, and the documents that end with them (K22).
+        self.ending: dict[Owner, None] = {}
+        self.ended: list[tuple[Owner, Name, Loaded]] = []
+
+    async def slot(self, token: DocumentToken, owner: Owner, key: str) -> Slot:
+        """The document to be changed, created with its initial value if it is new. Raises NotFound for the owner."""
+        place = (owner, (token.kind, key))
+        slot = self.slots.get(place)
+        if slot is not None:
+            return slot
+        if owner[0] == "task" and self._tx.task(TaskId(owner[1])) is None:
+            raise NotFound(f"no live task {owner[1]}: document {token.kind!r} ends with its task")
+        if owner[0] == "conversation":
+            await self._tx.use(ConversationId(owner[1]))
+        loaded = await self._loaded(place)
+        if loaded is not None:
+            value = token.current(loaded.value, loaded.version)
+            rebase = loaded.version != token.version or place in self.copies
+        else:
+            value = await self._inherited(token, owner, key)
+            rebase = True
+            if value is None:
+                value = clean(token.initial())
+        slot = self.slots[place] = Slot(token, owner, loaded, value, rebase=rebase)
+        return slot
+
+    async def value(self, token: DocumentToken, owner: Owner, key: str) -> Any:
+        """The value with this transaction's changes; None where there is none. Not to be changed."""
+        place = (owner, (token.kind, key))
+        slot = self.slots.get(place)
+        if slot is not None:
+            return slot.draft.value
+        if owner[0] == "task" and self._tx.task(TaskId(owner[1])) is None:
+            return None
+        if owner[0] == "conversation":
+            await self._tx.use(ConversationId(owner[1]))
+        loaded = await self._loaded(place)
+        if loaded is not None:
+            return token.current(loaded.value, loaded.version)
+        return await self._inherited(token, owner, key)
+
+    async def _loaded(self, place: Place) -> Loaded | None:
+        owner, name = place
+        if owner[1] >= self._tx.floor:  # the owner is new in this transaction: storage has nothing of it
+            return self.copies.get(place)
+        return await self._memory.loaded(owner, name)
+
+    async def _inherited(self, token: DocumentToken, owner: Owner, key: str) -> Any:
+        if token.fork != "as_of":
+            return None
+        tx = self._tx
+        conversation = await tx.use(ConversationId(owner[1]))
+        point = conversation.parent
+        if point is None:
+            return None
+        if point.seq == tx.seq:  # forked from an entry of this very commit
+            return await self.value(token, ("conversation", point.conversation), key)
+        await tx.line.flushed()
+        return await inherited(self._memory, token, key, conversation)
+
+    # -- forks ------------------------------------------------------------------------------
+
+    async def fork(self, parent: ConversationId, child: ConversationId) -> None:
+        """Start the child with copies of the parent's `current` documents."""
+        owner: Owner = ("conversation", int(parent))
+        self._copied_from[owner] = None
+        if parent >= self._tx.floor:
+            shelf = {name: loaded for (whose, name), loaded in self.copies.items() if whose == owner}
+        else:
+            shelf = await self._memory.shelves.shelf(owner)
+        for name, loaded in list(shelf.items()):
+            if loaded.record.fork != "current":
+                continue
+            found = loaded if loaded.value is not UNREAD else await self._memory.loaded(owner, name)
+            assert found is not None
+            self._copy(found, ("conversation", int(child)), name)
+
+    def _copy(self, source: Loaded, owner: Owner, name: Name) -> None:
+        record = msgspec.structs.replace(
+            source.record, id=DocumentId(self._tx.mint()), owner=owner[1], created=self._tx.seq, retired=None
+        )
+        size = len(encode(source.value))
+        self.copies[owner, name] = Loaded(record=record, value=source.value, version=source.version, base_bytes=size)
+
+    # -- leaving ----------------------------------------------------------------------------
+
+    def judge(self) -> None:
+        """Refuse a commit that changes a document that one of its forks copies (K23)."""
+        if not self._copied_from:
+            return
+        for (owner, name), slot in self.slots.items():
+            fork = slot.token.fork if slot.loaded is None else slot.loaded.record.fork
+            if owner in self._copied_from and fork == "current" and slot.changed:
+                raise TaskRefused(
+                    f"this commit changes document {name[0]!r} of conversation {owner[1]}, which a fork in it copies: "
+                    "fork in a commit of its own"
+                )
+
+    def can_retire(self, ended: Sequence[Task]) -> bool:
+        """Whether the documents of these tasks are in memory."""
+        shelves, floor = self._memory.shelves.tip, self._tx.floor
+        return all(task.id >= floor or ("task", int(task.id)) in shelves for task in ended)
+
+    async def read_ended(self, ended: Sequence[Task]) -> None:
+        """Bring the documents of these tasks into memory."""
+        for task in ended:
+            if task.id < self._tx.floor:
+                await self._memory.shelves.shelf(("task", int(task.id)))
+
+    def retire(self, ended: Sequence[Task]) -> None:
+        """The documents of these tasks end with them (K22)."""
+        for task in ended:
+            owner: Owner = ("task", int(task.id))
+            self.ending[owner] = None
+            for name, loaded in self._memory.shelves.tip.get(owner, {}).items():
+                self.ended.append((owner, name, loaded))
+
+    def declare(self, slot: Slot, name: Name) -> Document:
+        """The record of a document that this commit creates."""
+        token = slot.token
+        return Document(
+            id=DocumentId(self._tx.mint()),
+            scope=token.scope,
+            owner=slot.owner[1],
+            kind=name[0],
+            key=name[1],
+            history=token.history,
+            fork=token.fork,
+            created=self._tx.seq,
+        )
+
+    def shut(self) -> None:
+        """Drafts are revoked (K18)."""
+        for slot in self.slots.values():
+            slot.draft.close()
