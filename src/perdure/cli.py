@@ -1,0 +1,141 @@
+"""The command line: `perdure COMMAND`. Each command is loaded when it is used, by its name in the table."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import os
+import sys
+import traceback
+from collections.abc import Mapping, Sequence
+from typing import Any, NoReturn
+
+import click
+
+from perdure.errors import NotFound, PerdureError, UsageError
+
+#: Command: (module, attribute, what `--help` says of it).
+COMMANDS: Mapping[str, tuple[str, str, str]] = {
+    "run": ("perdure.commands.run", "run", "Give the agent a task and watch it work."),
+    "resume": ("perdure.commands.resume", "resume", "Go on with unfinished work."),
+    "ls": ("perdure.commands.ls", "ls", "List conversations, or the sessions of a store."),
+    "show": ("perdure.commands.show", "show", "Show the transcript of a conversation."),
+    "inspect": (
+        "perdure.commands.inspect",
+        "inspect",
+        "Show live tasks, waiting inputs, questions, and who owns the session.",
+    ),
+    "abort": ("perdure.commands.abort", "abort", "Stop a conversation's work, a task, or take an input back."),
+    "retry": ("perdure.commands.retry", "retry", "Let a held task go on."),
+    "answer": ("perdure.commands.answer", "answer", "Answer a question that work waits for."),
+    "demo": (
+        "perdure.commands.demo.command",
+        "demo",
+        "Kill an agent again and again, and verify that nothing was lost.",
+    ),
+}
+
+#: What shells make of these ends: 128 and the number of the signal.
+INTERRUPTED, PIPE_CLOSED = 130, 141
+
+
+class Commands(click.Group):
+    """Commands that are imported when they are used. Every end of a command is an exit code, every failure one line."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        module, attribute, _ = COMMANDS[cmd_name]
+        found: click.Command = getattr(importlib.import_module(module), attribute)
+        return found
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, _, text) in COMMANDS.items()])
+
+    def main(self, args: Sequence[str] | None = None, prog_name: str | None = None, **extra: Any) -> NoReturn:  # type: ignore[override]
+        code = 1
+        try:
+            code = self._code(args)
+            sys.stdout.flush()
+        except BrokenPipeError:
+            code = PIPE_CLOSED
+            _forget_stdout()
+        except KeyboardInterrupt:
+            code = INTERRUPTED
+        sys.exit(code)
+
+    def _code(self, args: Sequence[str] | None) -> int:
+        """Run the command that the arguments name; what it returns is the exit code."""
+        try:
+            result = super().main(args=args, prog_name="perdure", standalone_mode=False)
+            return result if isinstance(result, int) else 0
+        except click.exceptions.NoArgsIsHelpError as error:
+            error.show(sys.stderr)
+            return error.exit_code
+        except click.Abort:
+            return INTERRUPTED
+        except click.ClickException as error:
+            return _fail(_of_click(error), error.exit_code)
+        except (UsageError, NotFound) as error:
+            return _fail(str(error), 2)
+        except PerdureError as error:
+            return _fail(str(error), 1)
+        except BrokenPipeError:
+            raise
+        except Exception as error:
+            name = type(error).__name__
+            return _fail(f"an error that perdure did not expect: {name}: {error} (PERDURE_DEBUG=1 shows where)", 1)
+
+
+def _of_click(error: click.ClickException) -> str:
+    message = error.format_message()
+    context = error.ctx if isinstance(error, click.UsageError) else None
+    return message if context is None else f"{message.rstrip('.')} (see {context.command_path} --help)"
+
+
+def _fail(message: str, code: int) -> int:
+    """One line on standard error; with PERDURE_DEBUG where it came from, too."""
+    if os.environ.get("PERDURE_DEBUG"):
+        traceback.print_exc()
+    with contextlib.suppress(OSError, ValueError):
+        print(f"perdure: {' '.join(message.split())}", file=sys.stderr, flush=True)
+    return code
+
+
+def _forget_stdout() -> None:
+    """Nobody reads standard output any more: what is still in its buffer must not be missed at the exit either."""
+    with contextlib.suppress(OSError, ValueError):
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
+
+
+def _speak_utf8() -> None:
+    """Output is UTF-8 whatever the locale is, and nothing that cannot be written stops it."""
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(encoding="utf-8", errors="backslashreplace")  # type: ignore[attr-defined]
+
+
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(package_name="perdure", prog_name="perdure", message="%(prog)s %(version)s")
+def cli() -> None:
+    """perdure runs AI agents that survive: kill it at any moment, and it goes on where it was.
+
+    Work is kept in a store (a file, .perdure/store.db by default). Other shells may look at it and hand things in while
+    a process works in it.
+    """
+
+
+def main() -> NoReturn:
+    """The entry of `perdure` and of `python -m perdure`."""
+    _speak_utf8()
+    cli.main()
+
+
+if __name__ == "__main__":
+    main()

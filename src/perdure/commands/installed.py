@@ -1,0 +1,132 @@
+"""What `--model`, `--tools` and `--allow` bring: loaded and checked before any work starts."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib
+import inspect
+import os
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any, cast
+
+import msgspec
+
+from perdure.app.adapters import ADAPTERS, adapter
+from perdure.clock import Clock
+from perdure.commands.options import GUARDED
+from perdure.commands.remembered import option_of
+from perdure.errors import UsageError
+from perdure.harness.registry import Extension, Registry, Tool, tool
+from perdure.tools.builtins import BUILTINS
+
+
+class Installed(msgspec.Struct, frozen=True, kw_only=True):
+    """What is offered; `needs` maps each tool but `read` to the option that brought it."""
+
+    registry: Registry
+    needs: dict[str, str]
+
+
+def install(tools: Sequence[str], allow: Sequence[str]) -> Installed:
+    """Everything that is offered: `read`, what is allowed, and what `tools` names. Raises UsageError."""
+    own = [each for each in BUILTINS if each.name not in GUARDED or each.name in allow]
+    brought = {spec: _brought(spec) for spec in tools}
+    return Installed(
+        registry=Registry(
+            [Extension(name="perdure", tools=own), *(each for found in brought.values() for each in found)]
+        ),
+        needs={
+            **{each.name: option_of(each.name, "") for each in own if each.name in GUARDED},
+            **{
+                each.name: f"--tools {spec}"
+                for spec, found in brought.items()
+                for extension in found
+                for each in extension.tools
+            },
+        },
+    )
+
+
+def check_model(name: str, clock: Clock) -> None:
+    """Raise UsageError where there is no model of that name."""
+    provider = name.partition(":")[0]
+    if f"model:{provider}" not in ADAPTERS:
+        known = [each.partition(":")[2] for each in ADAPTERS if each.startswith("model:")]
+        raise UsageError(f"--model {name!r}: there is no such model here; there is {', '.join(known)}")
+    adapter(f"model:{provider}")(name, clock)
+
+
+def _brought(spec: str) -> list[Extension]:
+    module, _, path = spec.partition(":")
+    if not module or not path:
+        raise UsageError(f"--tools {spec!r}: write MODULE:NAME, such as shop.tools:pay")
+    value: Any = _module(spec, module)
+    for name in path.split("."):
+        if not hasattr(value, name):
+            raise UsageError(f"--tools {spec!r}: there is no {name!r} in {module}{_offers(value)}")
+        value = getattr(value, name)
+    found = _extensions(spec, value)
+    describe = adapter("schema")().describe
+    for each in (each for extension in found for each in extension.tools):
+        try:
+            describe(each.function, skip=("call",) if each.takes_call else ())
+        except UsageError as error:
+            raise UsageError(f"--tools {spec!r}: {error}") from error
+    return found
+
+
+def _module(spec: str, name: str) -> Any:
+    """Import a module, from the working directory too. Whatever it prints goes to standard error."""
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    try:
+        with contextlib.redirect_stdout(sys.stderr):
+            return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is not None and (name == error.name or name.startswith(f"{error.name}.")):
+            hint = (
+                " (a module, not a file: shop.tools, not shop/tools.py)" if name.endswith(".py") or "/" in name else ""
+            )
+            raise UsageError(
+                f"--tools {spec!r}: no module {error.name!r} in {os.getcwd()} or installed{hint}"
+            ) from error
+        raise UsageError(f"--tools {spec!r}: {name} needs the module {error.name!r}, which is not installed") from error
+    except (Exception, SystemExit) as error:
+        raise UsageError(f"--tools {spec!r}: importing {name} failed: {type(error).__name__}: {error}") from error
+
+
+def _extensions(spec: str, value: Any) -> list[Extension]:
+    if isinstance(value, Registry):
+        return list(value.extensions)
+    if isinstance(value, Extension):
+        return [value]
+    if isinstance(value, list | tuple):
+        return [each for item in cast("list[Any]", value) for each in _extensions(spec, item)]
+    if isinstance(value, Tool):
+        return [Extension(name=spec, tools=[value])]
+    if inspect.isroutine(value) or isinstance(value, functools.partial):
+        return [Extension(name=spec, tools=[tool(cast("Callable[..., Any]", value))])]
+    raise UsageError(
+        f"--tools {spec!r} is a {type(value).__name__}: "
+        "it must be a function, a tool, a list of them, an Extension or a Registry"
+    )
+
+
+def _offers(value: Any) -> str:
+    """What a module has that could be meant."""
+    names = (
+        [
+            name
+            for name, each in vars(value).items()
+            if not name.startswith("_")
+            and (
+                isinstance(each, Tool | Extension | Registry)
+                or (inspect.isfunction(each) and each.__module__ == value.__name__)
+            )
+        ]
+        if inspect.ismodule(value)
+        else []
+    )
+    return f"; it has {', '.join(names[:20])}" if names else ""

@@ -1,0 +1,94 @@
+"""`perdure ls`: the newest conversations, or the sessions of a store."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import click
+
+from perdure.app.handing_in import HandInSession, described
+from perdure.app.opening import store
+from perdure.commands.looked_at import looking
+from perdure.commands.options import Place, as_json_option, placed
+from perdure.commands.text import as_json, moment, one_line
+from perdure.records import Conversation
+from perdure.storage import SessionInfo
+from perdure.tasks.inspection import Inspection
+
+PAGE = 20
+
+
+@click.command()
+@placed
+@click.option("--sessions", is_flag=True, help="List the sessions of the store, with their owners.")
+@click.option(
+    "--limit", default=PAGE, show_default=True, metavar="N", type=click.IntRange(1, 1000), help="At most so many."
+)
+@click.option("--before", metavar="ID", type=click.IntRange(1), help="Older ones: those below this conversation's id.")
+@as_json_option
+def ls(place: Place, sessions: bool, limit: int, before: int | None, json: bool) -> int:
+    """List the newest conversations, newest first. Works beside the session's owner."""
+    rows = asyncio.run(_sessions(place) if sessions else _conversations(place, before, limit))
+    for line in [as_json(row) for row in rows] if json else _table(rows):
+        print(line)
+    return 0
+
+
+async def _sessions(place: Place) -> list[dict[str, Any]]:
+    async with store(place.store, mode="read") as opened:
+        return [_session(info) for info in await opened.sessions()]
+
+
+def _session(info: SessionInfo) -> dict[str, Any]:
+    return {"session": info.key, "commits": info.head, "owner": described(info.owner) if info.owner else None}
+
+
+async def _conversations(place: Place, before: int | None, limit: int) -> list[dict[str, Any]]:
+    async with looking(place) as session:
+        inspection = await session.inspect()
+        page = await session.conversations(before=before, limit=limit)
+        return [await _conversation(session, each, inspection) for each in page]
+
+
+async def _conversation(session: HandInSession, one: Conversation, inspection: Inspection) -> dict[str, Any]:
+    newest = await (await session.find(one.id)).entries(limit=1)
+    return {
+        "id": one.id,
+        "key": one.key,
+        "state": _state(one.id, inspection),
+        "changed": newest[0].at if newest else one.at,
+        "made": one.at,
+        "title": one.title,
+        "forked": one.parent,
+    }
+
+
+def _state(id: int, inspection: Inspection) -> str:
+    """The first of these that holds: held, asks, busy, queued, idle."""
+    tasks = [task for task in inspection.tasks if task.conversation == id]
+    if any(task.state == "held" for task in tasks):
+        return "held"
+    if any(question.conversation == id for question in inspection.questions):
+        return "asks"
+    if tasks:
+        return "busy"
+    return "queued" if any(item.conversation == id for item in inspection.submissions) else "idle"
+
+
+def _table(rows: list[dict[str, Any]]) -> list[str]:
+    """Columns as wide as they have to be; times for people."""
+    if not rows:
+        return []
+    shown = {name: [_cell(name, row[name]) for row in rows] for name in rows[0] if name not in ("made", "forked")}
+    shown = {name: cells for name, cells in shown.items() if name != "title" or any(cells)}
+    widths = {name: max(len(name), *map(len, cells)) for name, cells in shown.items()}
+    lines = ["  ".join(name.upper().ljust(widths[name]) for name in shown)]
+    lines += ["  ".join(shown[name][at].ljust(widths[name]) for name in shown) for at in range(len(rows))]
+    return [line.rstrip() for line in lines]
+
+
+def _cell(name: str, value: Any) -> str:
+    if value is None:
+        return ""
+    return moment(value) if name == "changed" else one_line(str(value), 80)

@@ -1,0 +1,117 @@
+"""Options that several commands share, and what they are gathered in."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+import msgspec
+
+from perdure.commands.text import argument
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+#: Tools that change something: offered only where `--allow` names them. `read` is always offered.
+GUARDED = ("bash", "write", "edit")
+
+
+class Place(msgspec.Struct, frozen=True, kw_only=True):
+    """Where work is kept."""
+
+    store: str
+    session: str
+
+
+class Means(msgspec.Struct, frozen=True, kw_only=True):
+    """What work is done with."""
+
+    model: str | None
+    tools: tuple[str, ...]
+    allow: tuple[str, ...]
+    directory: str
+    take_over: bool
+    kill: bool
+
+
+def named(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
+    """A text that is not empty, as it was typed."""
+    text = None if value is None else argument(value)
+    if text == "":
+        raise click.BadParameter("it is empty: give it a text")
+    return text
+
+
+def seconds(ctx: click.Context, param: click.Parameter, value: str | None) -> float | None:
+    """A duration."""
+    if value is None:
+        return None
+    try:
+        found = float(value)
+    except ValueError:
+        raise click.BadParameter(f"{value!r} is no number of seconds") from None
+    if not math.isfinite(found) or found <= 0:
+        raise click.BadParameter(f"{value} is no time to wait: give a number of seconds above 0")
+    return found
+
+
+def _allowed(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> tuple[str, ...]:
+    names = [name.strip() for value in values for name in value.split(",") if name.strip()]
+    for name in names:
+        if name not in (*GUARDED, "read"):
+            raise click.BadParameter(f"no tool {name!r} to allow; there are {', '.join(GUARDED)} (read is always on)")
+    return tuple(dict.fromkeys(name for name in names if name != "read"))
+
+
+def placed(function: F) -> F:
+    """`--store` and `--session`, handed over as `place`."""
+
+    @functools.wraps(function)
+    def with_place(*args: Any, store: str, session: str, **rest: Any) -> Any:
+        return function(*args, place=Place(store=store, session=session), **rest)
+
+    for option in (
+        click.option("--session", default="main", show_default=True, metavar="KEY", callback=named, help="Session."),
+        click.option(
+            "--store", default=".perdure/store.db", show_default=True, metavar="URL",
+            help="Where work is kept: the path of a file, or memory: for nowhere.",
+        ),
+    ):  # fmt: skip
+        with_place = option(with_place)
+    return with_place  # type: ignore[return-value]
+
+
+def equipped(function: F) -> F:
+    """The options that say what work is done with, handed over as `means`."""
+
+    @functools.wraps(function)
+    def with_means(*args: Any, **given: Any) -> Any:
+        own = {name: given.pop(name) for name in Means.__struct_fields__}
+        if own["kill"] and not own["take_over"]:
+            raise click.UsageError("--kill ends the owner of a session to take it over: add --take-over")
+        return function(*args, means=Means(**own), **given)
+
+    for option in (
+        click.option("--kill", is_flag=True, help="With --take-over: end an owner that is stopped while it writes."),
+        click.option("--take-over", is_flag=True, help="Take the session from its owner, which can write no more."),
+        click.option(
+            "--directory", default=".", show_default=True, metavar="PATH", help="Where tools work.",
+            type=click.Path(exists=True, file_okay=False, resolve_path=True),
+        ),
+        click.option(
+            "--allow", multiple=True, metavar="NAMES", callback=_allowed,
+            help="Offer tools that change something: bash, write, edit (comma-separated, or several times).",
+        ),
+        click.option(
+            "--tools", multiple=True, metavar="MODULE:NAME",
+            help="Offer your own: a function, a tool, a list of them, an Extension or a Registry. Several times.",
+        ),
+        click.option("--model", metavar="NAME", callback=named, help="Who answers; as before by default, or else demo."),
+    ):  # fmt: skip
+        with_means = option(with_means)
+    return with_means  # type: ignore[return-value]
+
+
+as_json_option = click.option("--json", "json", is_flag=True, help="One JSON object per line on standard output.")

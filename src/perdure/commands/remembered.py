@@ -1,0 +1,83 @@
+"""How a conversation's work was started, so that it is gone on with in the same way: its model, and the tools it needs.
+
+What code to load is never taken from a store: a person says it again, and is told what to say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from perdure.app.looking import ReadSession
+from perdure.commands.options import GUARDED
+from perdure.errors import NotFound, UsageError
+from perdure.harness.conversation import ConversationHandle
+from perdure.harness.registry import Registry
+from perdure.harness.stored import GENERATION, TOOL
+from perdure.session.documents import declare
+from perdure.tasks.inspection import Inspection
+
+DEFAULT_MODEL = "demo"
+
+#: `needs` maps each tool that was offered beyond `read` to the option that brought it.
+STARTED = declare("perdure.command", initial=lambda: {"model": DEFAULT_MODEL, "needs": {}})
+
+
+async def remember(chat: ConversationHandle, model: str, needs: Mapping[str, str]) -> None:
+    """Durable on return; writes nothing where it is so already."""
+    value = {"model": model, "needs": dict(needs)}
+    if await chat.snapshot(STARTED) != value:
+        async with chat.commit() as tx:
+            (await tx.doc(STARTED)).update(value)
+
+
+async def model_of_conversation(reader: ReadSession, key: str | None) -> str:
+    """The model that a conversation was worked on with last."""
+    try:
+        chat = await (reader.root() if key is None else reader.conversation(key))
+        started: dict[str, Any] | None = await chat.snapshot(STARTED)
+    except NotFound:
+        return DEFAULT_MODEL
+    return DEFAULT_MODEL if started is None else started["model"]
+
+
+async def model_of_session(reader: ReadSession) -> str:
+    """The model that unfinished work was started with. Raises UsageError where there are several."""
+    models = {
+        started["model"]: id for id, started in (await _unfinished(reader, await reader.inspect())).items() if started
+    }
+    if len(models) > 1:
+        listed = ", ".join(f"{model} in {id}" for model, id in models.items())
+        raise UsageError(f"unfinished conversations were started with different models ({listed}): choose with --model")
+    return next(iter(models), DEFAULT_MODEL)
+
+
+async def refuse_missing_tools(reader: ReadSession, inspection: Inspection, registry: Registry) -> None:
+    """Raise UsageError where unfinished work needs tools that are not here: it would go on without them."""
+    for id, started in (await _unfinished(reader, inspection)).items():
+        needs: Mapping[str, str] = started["needs"] if started else {}
+        missing = dict.fromkeys(option for name, option in needs.items() if name not in registry.tools)
+        if missing:
+            raise UsageError(
+                f"conversation {id} has unfinished work that was started with {' '.join(missing)}: "
+                f"add that, or stop it with perdure abort {id}"
+            )
+    for task in inspection.tasks:
+        name = task.label
+        if task.kind == TOOL and not task.aborting and name is not None and name not in registry.tools:
+            option = option_of(name, "MODULE:NAME")
+            raise UsageError(
+                f"task {task.id} has to run the tool {name!r}, which is not here: add {option}, "
+                f"or stop it with perdure abort --task {task.id}"
+            )
+
+
+def option_of(tool: str, spec: str) -> str:
+    """The option that brings a tool."""
+    return f"--allow {tool}" if tool in GUARDED else f"--tools {spec}"
+
+
+async def _unfinished(reader: ReadSession, inspection: Inspection) -> dict[int, dict[str, Any] | None]:
+    """How the conversations with a live run were started, by id."""
+    ids = dict.fromkeys(t.conversation for t in inspection.tasks if t.kind == GENERATION and not t.aborting)
+    return {id: await (await reader.find(id)).snapshot(STARTED) for id in ids}

@@ -1,0 +1,179 @@
+"""`perdure resume`: go on with what is unfinished, until the session is idle or waits for someone."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from contextlib import AsyncExitStack
+
+import click
+
+from perdure.app.handing_in import HandInSession, described
+from perdure.app.opening import store
+from perdure.app.session import Session
+from perdure.clock import Clock, SystemClock
+from perdure.commands.following import first_of, going_on, waits_of
+from perdure.commands.installed import check_model, install
+from perdure.commands.looked_at import looking
+from perdure.commands.options import Means, Place, as_json_option, equipped, placed
+from perdure.commands.output import Output
+from perdure.commands.remembered import model_of_session, refuse_missing_tools
+from perdure.commands.sides import Here, Side, There
+from perdure.commands.signals import Signals
+from perdure.commands.sinks import Lines, Person, Sink
+from perdure.commands.trail import Event
+from perdure.errors import NotFound, OwnerGone, SessionOwned
+from perdure.harness.registry import Registry
+from perdure.harness.submissions import Answered
+
+IDLE, FAILED, WAITS = 0, 1, 3
+
+
+@click.command()
+@placed
+@equipped
+@as_json_option
+def resume(place: Place, means: Means, json: bool) -> int:
+    """Go on with the unfinished work of the session, until it is idle or waits for someone.
+
+    Give it the tools that the work was started with. Where another process works in the session, it is watched.
+
+    \b
+    Exit codes: 0 idle, 1 an input ended without an answer, 2 usage, 3 waits for an answer or is held.
+    Ctrl-C and SIGTERM leave in order; what is unfinished is resumed later.
+    """
+    registry = install(means.tools, means.allow).registry
+    clock = SystemClock()
+    if means.model is not None:
+        check_model(means.model, clock)
+    with Output() as output:
+        sink = Lines(output) if json else Person(output)
+        return asyncio.run(_main(output, place, means, registry, sink, clock))
+
+
+async def _main(output: Output, place: Place, means: Means, registry: Registry, sink: Sink, clock: Clock) -> int:
+    async with Signals() as signals:
+        stopped: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+
+        def stop(why: str) -> None:
+            if not stopped.done():
+                stopped.set_result(why)
+
+        signals.first.add_done_callback(lambda first: stop(first.result().name))
+        output.on_closed(lambda: stop("SIGPIPE"))
+        async with looking(place):
+            pass  # a session that is not there is not made
+        return await Resuming(place, means, registry, sink, clock, stopped).run()
+
+
+class Resuming:
+    """One `perdure resume`: the inputs that were unfinished at its start, and how each was settled."""
+
+    def __init__(
+        self,
+        place: Place,
+        means: Means,
+        registry: Registry,
+        sink: Sink,
+        clock: Clock,
+        stopped: asyncio.Future[str],
+    ) -> None:
+        self._place = place
+        self._means = means
+        self._registry = registry
+        self._sink = sink
+        self._clock = clock
+        self._stopped = stopped
+        #: Inputs that were seen unfinished and are not settled yet.
+        self._open: dict[int, None] = {}
+        self._failed = 0
+        self._answered = 0
+
+    async def run(self) -> int:
+        """The exit code."""
+        means, place, take_over = self._means, self._place, self._means.take_over
+        opening = store(place.store, clock=self._clock, directory=means.directory, registry=self._registry)
+        async with opening as opened:
+            reader = opened.hand_in(place.session)
+            while True:
+                async with AsyncExitStack() as stack:
+                    model = means.model or await model_of_session(reader)
+                    owning = opened.session(place.session, take_over=take_over, kill=means.kill, model=model)
+                    try:
+                        session = await stack.enter_async_context(owning)
+                    except SessionOwned:
+                        pass
+                    else:
+                        return await self._here(session, reader)
+                take_over = False
+                try:
+                    return await self._there(reader)
+                except OwnerGone:
+                    self._note("the owner of the session is gone: going on here")
+
+    async def _here(self, session: Session, reader: HandInSession) -> int:
+        await refuse_missing_tools(reader, session.inspect(), self._registry)
+        await session.resume()
+        return await self._watch(reader, Here(session, None, self._clock, self._note))
+
+    async def _there(self, reader: HandInSession) -> int:
+        owner = (await reader.info()).owner
+        if owner is None:
+            raise OwnerGone(f"session {reader.key!r} has no owner any more")
+        self._note(f"session {reader.key!r} is worked on by {described(owner)}: watching it")
+        return await self._watch(reader, There(reader))
+
+    async def _watch(self, reader: HandInSession, side: Side) -> int:
+        try:
+            while True:
+                view = await reader.glance(live=True)
+                inspection = view.inspect()
+                self._open.update(dict.fromkeys(item.id for item in inspection.submissions))
+                for id in list(self._open):
+                    await self._settle(reader, id)
+                if not going_on(view, inspection):
+                    return self._idle(side)
+                waits = waits_of(view, inspection, None)
+                if waits:
+                    return self._end({"status": "waiting", "waits": waits}, WAITS)
+                if self._stopped.done():
+                    why = self._stopped.result()
+                    event = {"status": "stopped", "signal": why, "remedy": side.afterwards}
+                    return self._end(event, 128 + signal.Signals[why])
+                await first_of(side.changed(), self._stopped)
+        finally:
+            side.close()
+
+    async def _settle(self, reader: HandInSession, id: int) -> None:
+        """Tell how an input was settled, once."""
+        try:
+            settled = await reader.submission(id).settled()
+            conversation = (await reader.submission(id).record()).conversation
+        except NotFound:
+            del self._open[id]
+            return
+        if settled is None:
+            return
+        del self._open[id]
+        event: Event = {"type": "settled", "submission": id, "conversation": conversation}
+        if isinstance(settled, Answered):
+            self._answered += 1
+            self._sink.emit({**event, "status": "done", "text": settled.text})
+        else:
+            self._failed += 1
+            self._sink.emit({**event, "status": "unanswered", "reason": settled.reason, "detail": settled.detail})
+
+    def _idle(self, side: Side) -> int:
+        for id in self._open:
+            self._note(f"input {id} stays in its inbox: the next input of its conversation lets it go first")
+        if not (self._answered or self._failed or self._open):
+            self._note("there is nothing to resume")
+        return self._end({"status": "idle", "queued": list(self._open)}, FAILED if self._failed else IDLE)
+
+    def _end(self, event: Event, code: int) -> int:
+        counts = {"answered": self._answered, "unanswered": self._failed}
+        self._sink.emit({"type": "end", "session": self._place.session, **counts, **event, "exit": code})
+        return code
+
+    def _note(self, text: str) -> None:
+        self._sink.emit({"type": "note", "text": text})

@@ -1,0 +1,100 @@
+"""`perdure show`: the transcript of a conversation, by pages."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Iterator
+
+import click
+
+from perdure.commands.looked_at import found, looking
+from perdure.commands.options import Place, as_json_option, named, placed
+from perdure.commands.text import as_json, moment, one_line, visible
+from perdure.messages import AssistantMessage, Image, Message, Text, Thinking, ToolCall, ToolMessage
+from perdure.records import Entry, EntryId
+
+#: Lines of a tool's result that are shown without --full.
+RESULT_LINES = 20
+
+
+@click.command()
+@click.argument("conversation", callback=named)
+@placed
+@click.option(
+    "--limit", default=100, show_default=True, metavar="N", type=click.IntRange(1), help="At most so many entries."
+)
+@click.option("--before", metavar="ENTRY", type=click.IntRange(1), help="The page before this entry.")
+@click.option("--all", "everything", is_flag=True, help="The whole transcript.")
+@click.option("--full", is_flag=True, help="Tool results in full, and thinking.")
+@as_json_option
+def show(
+    conversation: str, place: Place, limit: int, before: int | None, everything: bool, full: bool, json: bool
+) -> int:
+    """Show the transcript of CONVERSATION, a key or an id. Works beside the session's owner.
+
+    The newest page, oldest entry first; the note at its end says how to get the one before it.
+    """
+    entries, older = asyncio.run(_entries(place, conversation, before, None if everything else limit))
+    for entry in entries:
+        for line in [as_json(entry)] if json else _lines(entry, full=full):
+            print(line)
+    if older:
+        sys.stdout.flush()
+        print(f"perdure: there are older entries: --before {entries[0].id}", file=sys.stderr)
+    return 0
+
+
+async def _entries(place: Place, name: str, before: int | None, limit: int | None) -> tuple[list[Entry], bool]:
+    """A page, oldest first, and whether there is more before it."""
+    async with looking(place) as session:
+        chat = await session.find(await found(session, name))
+        if limit is None:
+            return [entry async for entry in chat.history() if before is None or entry.id < before][::-1], False
+        page = await chat.entries(before=None if before is None else EntryId(before), limit=limit + 1)
+        return page[:limit][::-1], len(page) > limit
+
+
+def _lines(entry: Entry, *, full: bool) -> Iterator[str]:
+    head = (
+        ""
+        if entry.head is None
+        else ", the model's context starts here"
+        if entry.head == entry.id
+        else f", heads {entry.head}"
+    )
+    yield f"[{entry.id}] {entry.kind.removeprefix('perdure.')} {moment(entry.at)}{head}"
+    for message in entry.messages:
+        for line in _message(message, full=full):
+            yield f"    {line}" if line else ""
+    if not entry.messages and entry.data is not None:
+        yield f"    {one_line(as_json(entry.data), 10_000 if full else 300)}"
+    yield ""
+
+
+def _message(message: Message, *, full: bool) -> Iterator[str]:
+    if isinstance(message, ToolMessage):
+        yield f"{message.name} ({message.error})" if message.error else message.name
+        yield from _clipped(message.text, None if full else RESULT_LINES)
+        return
+    for part in message.parts:
+        match part:
+            case Text(text=text):
+                yield from visible(text).splitlines()
+            case ToolCall():
+                arguments = as_json(part.arguments) if part.arguments is not None else part.raw or ""
+                yield f"-> {part.name} {visible(arguments) if full else one_line(arguments, 300)}"
+            case Thinking(text=text):
+                if full:
+                    yield from (f"~ {line}" for line in visible(text).splitlines())
+            case Image(media_type=kind):
+                yield f"({kind})"
+    if isinstance(message, AssistantMessage) and message.stop not in ("stop", "tool_calls"):
+        yield f"({message.stop})"
+
+
+def _clipped(text: str, most: int | None) -> Iterator[str]:
+    lines = visible(text).splitlines()
+    yield from lines[:most]
+    if most is not None and len(lines) > most:
+        yield f"… {len(lines) - most} more lines (--full)"

@@ -1,0 +1,47 @@
+"""Text for people: one line where one line is meant, and nothing that a terminal would obey."""
+
+from __future__ import annotations
+
+import os
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+
+from perdure.values import clean_text
+
+#: Control characters but tab and newline, as pictures of themselves: model and tool output must not steer a terminal.
+_PICTURES = {
+    **{code: 0x2400 + code for code in range(0x20) if code not in (0x09, 0x0A)},
+    **dict.fromkeys(range(0x7F, 0xA0), 0xFFFD),
+}
+
+
+def visible(text: str) -> str:
+    """The text with control characters made visible."""
+    return text.translate(_PICTURES)
+
+
+def one_line(text: str, most: int = 160) -> str:
+    """The text in one line of at most `most` characters."""
+    line = visible(" ".join(text[: 4 * most].split()))
+    cut = len(line) > most or len(text) > 4 * most
+    return line[: most - 1] + "…" if cut else line
+
+
+def as_json(value: Any) -> str:
+    """A value as JSON in one line."""
+    return msgspec.json.encode(value).decode()
+
+
+def moment(at: float) -> str:
+    """A time for people, in their time zone."""
+    return datetime.fromtimestamp(at, UTC).astimezone().isoformat(sep=" ", timespec="seconds")
+
+
+def argument(text: str) -> str:
+    """A text argument as it was typed: UTF-8 whatever the locale made of its bytes, without what UTF-8 cannot say."""
+    try:
+        return os.fsencode(text).decode("utf-8")
+    except UnicodeError:
+        return clean_text(text)
