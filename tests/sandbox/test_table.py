@@ -15,9 +15,9 @@ from perdure.sandboxes.table import Process, belonging, parse_stat
 TAIL = "S 1 20 30 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 1 0 4711 2813952 199 18446744073709551615 1 1"
 
 
-@given(st.text(max_size=15))
+@given(st.text(st.characters(codec="utf-8"), max_size=15))
 def test_a_process_may_have_any_name(name: str) -> None:
-    assert parse_stat(f"10 ({name}) {TAIL}") == Process(10, 1, 20, 30, "S", 4711)
+    assert parse_stat(f"10 ({name}) {TAIL}".encode()) == Process(10, 1, 20, 30, "S", 4711)
 
 
 def row(pid: int, parent: int = 1, group: int = 0, session: int = 0) -> Process:

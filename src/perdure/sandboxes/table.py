@@ -41,20 +41,31 @@ class Process(NamedTuple):
         return self.state not in "ZX"
 
 
-def parse_stat(text: str) -> Process:
+def parse_stat(line: bytes) -> Process:
     """A line of /proc/PID/stat. The name in parentheses may hold anything, also parentheses."""
-    pid = int(text[: text.index(" ")])
-    fields = text[text.rindex(")") + 2 :].split()
-    return Process(pid, int(fields[1]), int(fields[2]), int(fields[3]), fields[0], int(fields[19]))
+    pid = int(line[: line.index(b" ")])
+    fields = line[line.rindex(b")") + 2 :].split(None, 20)
+    return Process(pid, int(fields[1]), int(fields[2]), int(fields[3]), fields[0].decode(), int(fields[19]))
 
 
 def process(pid: int) -> Process | None:
     """None where no process is, or no /proc."""
     try:
-        with open(f"{PROC}/{pid}/stat", encoding="utf-8", errors="replace") as file:
-            return parse_stat(file.read())
+        return parse_stat(_content(f"{PROC}/{pid}/stat"))
     except (OSError, ValueError):
         return None
+
+
+def _content(path: str) -> bytes:
+    """All of a file, without the layers of `open`: a look at the table opens some hundred, after each command."""
+    handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        content = b""
+        while piece := os.read(handle, 64 * 1024):
+            content += piece
+        return content
+    finally:
+        os.close(handle)
 
 
 def processes() -> list[Process]:
@@ -69,8 +80,7 @@ def processes() -> list[Process]:
 def carries(pid: int, mark: str) -> bool:
     """Whether a process started with a mark in its environment. Not to be seen in those of other users."""
     try:
-        with open(f"{PROC}/{pid}/environ", "rb") as file:
-            return mark.encode() in file.read()
+        return mark.encode() in _content(f"{PROC}/{pid}/environ")
     except OSError:
         return False
 
@@ -161,7 +171,6 @@ def wait_any_end(targets: list[Process], milliseconds: int) -> None:
 def boot_id() -> str:
     """Names this run of the machine; empty where there is no such name. Start times of two runs cannot be compared."""
     try:
-        with open(f"{PROC}/sys/kernel/random/boot_id", encoding="utf-8") as file:
-            return file.read().strip()
+        return _content(f"{PROC}/sys/kernel/random/boot_id").decode().strip()
     except OSError:
         return ""
