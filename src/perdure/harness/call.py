@@ -138,9 +138,13 @@ class Call:
             with self._lock:
                 self._output.close()
             return self.shown()
-        bounded = Output(keep=self._tool.keep)
         found = value if isinstance(value, str) else coerce(value)
-        bounded.feed(found if isinstance(found, str) else encode(found))
+        return self.bounded(found if isinstance(found, str) else encode(found))
+
+    def bounded(self, text: str | bytes) -> str:
+        """The text within the limits of an output."""
+        bounded = Output(keep=self._tool.keep)
+        bounded.feed(text)
         bounded.close()
         return bounded.text()
 

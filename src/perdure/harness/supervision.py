@@ -37,12 +37,13 @@ class Supervised(Generic[T]):
     thread) and still returns a value that comes before a second cancellation.
     """
 
-    __slots__ = ("_limit", "_watch", "child", "expired", "loop", "stoppable", "waiter")
+    __slots__ = ("_coroutine", "_limit", "_watch", "child", "expired", "loop", "stoppable", "waiter")
 
     def __init__(
         self, watch: Watch, coroutine: Coroutine[Any, Any, T], *, seconds: float | None = None, stoppable: bool = True
     ) -> None:
         self._watch = watch
+        self._coroutine = coroutine
         #: The time limit was reached.
         self.expired = False
         self.stoppable = stoppable
@@ -111,6 +112,8 @@ class Supervised(Generic[T]):
         self._wake(self.child)
 
     def _wake(self, child: asyncio.Task[T]) -> None:
+        if child.done():
+            self._coroutine.close()  # it may have been cancelled before it began
         if not self.waiter.done():
             self.waiter.set_result(None)
         elif child.done() and not child.cancelled():

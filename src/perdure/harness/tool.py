@@ -214,17 +214,22 @@ def _failure(error: Exception, call: Call) -> Result:
     if isinstance(error, TimeUp):
         code = "timeout"
         text = f"{call.name} ran out of its time limit of {call.timeout:g} s and was stopped. What it did stays done."
-    elif isinstance(error, TimeoutError):  # of the tool's own: as little is known of what it did
-        code = "timeout"
-        text = f"{call.name} ran out of time: {_told(error)}. What it did stays done."
+    elif isinstance(error, TimeoutError):  # a limit of its own: as little is known; a message of its own tells it all
+        text = f"{call.name} ran out of time. What it did stays done."
+        told = _message(error)
+        return Result(text=call.bounded(f"{text}\n{told}") if told else _with_output(text, call), error="timeout")
     elif isinstance(error, CancelledWithin):
         text = f"{call.name} was cancelled from within."
     elif isinstance(error, SandboxError | InvalidValue):
         text = clip(clean_text(str(error)), MOST_TOLD)
     else:
         text = _told(error)
+    return Result(text=_with_output(text, call), error=code)
+
+
+def _with_output(text: str, call: Call) -> str:
     shown = call.shown()
-    return Result(text=f"{text}\nOutput until then:\n{shown}" if shown else text, error=code)
+    return f"{text}\nOutput until then:\n{shown}" if shown else text
 
 
 async def _write_result(tx: InvocationTransaction, result: Result, details: dict[str, Any] | None) -> None:
@@ -269,8 +274,11 @@ def _told(error: Exception) -> str:
     """An error as class and message; a cause that is no Exception speaks for itself."""
     if isinstance(error, Broke):
         return clip(clean_text(str(error)), MOST_TOLD)
+    return clip(f"{type(error).__name__}: {_message(error)}", MOST_TOLD)
+
+
+def _message(error: BaseException) -> str:
     try:
-        message = str(error)
+        return clean_text(str(error))
     except Exception as second:  # an exception whose text cannot be made is still only a failed tool
-        message = f"(its message could not be made: {type(second).__name__})"
-    return clip(clean_text(f"{type(error).__name__}: {message}"), MOST_TOLD)
+        return f"(its message could not be made: {type(second).__name__})"
