@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import sys
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -252,8 +253,7 @@ async def test_a_forked_child_does_not_keep_its_parents_sessions(storage: Sqlite
 
         (orphan,) = parent.descendants()
         parent.kill()
-        while started(parent.pid) is not None and not is_ended(parent.pid):
-            os.sched_yield()
+        await_end(parent.pid)
 
         assert orphan.living
         assert not (await storage.claim("main")).clean
@@ -277,9 +277,11 @@ async def test_a_program_that_a_worker_starts_does_not_keep_its_sessions(storage
     assert not (await storage.claim("main")).clean
 
 
-def is_ended(pid: int) -> bool:
-    with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
-        return file.read().rpartition(")")[2].split()[0] in "ZX"
+def await_end(pid: int) -> None:
+    """Return when the last thread of the process is gone; it need not have been collected."""
+    handle = os.pidfd_open(pid)
+    select.select([handle], [], [], 30)
+    os.close(handle)
 
 
 async def claimed_by_force(storage: SqliteStorage) -> Line:

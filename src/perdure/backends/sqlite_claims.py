@@ -11,15 +11,12 @@ from datetime import UTC, datetime
 
 import apsw
 
+from perdure.backends.sqlite_locks import begin
 from perdure.backends.sqlite_rows import fetch, place
-from perdure.backends.sqlite_schema import BUSY_MS
 from perdure.backends.sqlite_workers import Workers, end, holder_of_write_lock, is_stopped, state
 from perdure.errors import SessionOwned, StorageRejected
 from perdure.records import Seq
 from perdure.storage import Claim, Opened, Worker
-
-#: How long a take-over that may kill waits before it looks who holds the file.
-STOPPED_PATIENCE_MS = 500
 
 WORKER = "SELECT id, pid, started, host, since FROM worker WHERE id = ?"
 
@@ -59,19 +56,20 @@ def claim(
 
 def _begin(connection: apsw.Connection, path: str, *, kill: bool) -> None:
     """Begin to write. With `kill`, a worker's process that stands in the way is ended: soon if it is stopped."""
-    for patience in (STOPPED_PATIENCE_MS, BUSY_MS - STOPPED_PATIENCE_MS) if kill else ():
-        try:
-            connection.set_busy_timeout(patience)
-            connection.execute("BEGIN IMMEDIATE")
-            return
-        except apsw.BusyError:
-            holder = holder_of_write_lock(path)
-            if holder is not None and (patience != STOPPED_PATIENCE_MS or is_stopped(holder)):
-                _end_worker(connection, path, holder)
-                break
-        finally:
-            connection.set_busy_timeout(BUSY_MS)
-    connection.execute("BEGIN IMMEDIATE")
+
+    def end_stopped() -> None:
+        holder = holder_of_write_lock(path)
+        if kill and holder is not None and is_stopped(holder):
+            _end_worker(connection, path, holder)
+
+    try:
+        begin(connection, end_stopped)
+    except apsw.BusyError:
+        holder = holder_of_write_lock(path)
+        if not kill or holder is None:
+            raise
+        _end_worker(connection, path, holder)
+        begin(connection)
 
 
 def _end_worker(connection: apsw.Connection, path: str, pid: int) -> None:

@@ -16,6 +16,7 @@ from typing import Literal
 import apsw
 
 from perdure.backends.sqlite_errors import corrupt
+from perdure.backends.sqlite_locks import BUSY_MS, FIRST_MS, wait_for_locks
 from perdure.backends.sqlite_workers import Workers
 from perdure.errors import NotFound, SchemaTooNew, StorageRejected, UsageError
 
@@ -25,8 +26,6 @@ Durability = Literal["process", "power"]
 APPLICATION_ID = 0x70657264
 #: From this version on, SQLite has no known way to corrupt a log that two connections write.
 SAFE_SQLITE = (3, 51, 3)
-#: How long a transaction waits for another process's (I49).
-BUSY_MS = 5000
 #: The log file is cut back to this when it begins anew.
 LOG_BYTES = 8 << 20
 CACHE_KIB = 8192
@@ -55,6 +54,7 @@ def connect_writer(path: str, *, durability: Durability, vfs: str | None, worker
         connection.pragma("checkpoint_fullfsync", durability == "power")
         connection.pragma("journal_size_limit", LOG_BYTES)
         connection.wal_autocheckpoint(0)  # the writer does it after it has acknowledged
+        wait_for_locks(connection, FIRST_MS)
         connection.pragma("cache_size", -CACHE_KIB)
     except BaseException:
         connection.close()
@@ -88,7 +88,7 @@ def _connect(path: str, vfs: str | None) -> apsw.Connection:
             f"install an apsw that carries {'.'.join(map(str, SAFE_SQLITE))} or newer"
         )
     connection = apsw.Connection(path, flags=apsw.SQLITE_OPEN_READWRITE, vfs=vfs)
-    connection.set_busy_timeout(BUSY_MS)
+    wait_for_locks(connection, BUSY_MS)
     return connection
 
 
