@@ -39,7 +39,18 @@ class Change:
 class Flight:
     """A commit between admission and landing. It lands when it was published, or when it is known not to be kept."""
 
-    __slots__ = ("_waiters", "candidate", "change", "commit_id", "error", "floor", "landed", "result", "shelved")
+    __slots__ = (
+        "_waiters",
+        "bare",
+        "candidate",
+        "change",
+        "commit_id",
+        "error",
+        "floor",
+        "landed",
+        "result",
+        "shelved",
+    )
 
     def __init__(
         self,
@@ -52,6 +63,8 @@ class Flight:
         self.commit_id = commit_id
         self.change = change
         self.candidate = candidate
+        #: It holds entries and documents only.
+        self.bare = candidate.empty
         #: Documents as this commit leaves them; None where it retires one.
         self.shelved = shelved
         #: Ids from here on were minted by this commit.

@@ -152,12 +152,12 @@ class Written(msgspec.Struct, frozen=True):
     delta: bytes | None
 
 
-def write_of(slot: Slot, record: Document) -> Written:
+def write_of(slot: Slot, record: Document, ops: list[Any]) -> Written:
     """What to store for a changed slot: a pure decision by the base rule."""
     draft, loaded = slot.draft, slot.loaded
     value = draft.value
     if loaded is not None and not slot.rebase:
-        delta = encode(draft.ops)
+        delta = encode(ops)
         tail = loaded.tail_bytes + len(delta)
         if loaded.tail_count < TAIL_COUNT and tail <= max(TAIL_BYTES, loaded.base_bytes):
             kept = Loaded(

@@ -15,7 +15,8 @@ def in_memory(tx: Transaction) -> bool:
     for entry in tx.entries:
         if entry.conversation not in known or entry.head is not None:
             return False
-    return all(task.id < tx.floor or task.conversation in known for task in tx.candidate.tasks.values())
+    tasks = tx.candidate.tasks
+    return not tasks or all(task.id < tx.floor or task.conversation in known for task in tasks.values())
 
 
 async def judge(tx: Transaction) -> None:

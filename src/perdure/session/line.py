@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
@@ -134,7 +134,8 @@ class Line:
         self.check()
         await self._lock.acquire()
         try:
-            self.check()
+            if self.closing or self.fault is not None:
+                self.check()
             self.memory.trim()
             tx = make(self)
         except BaseException as error:
@@ -159,8 +160,10 @@ class Line:
         """
         apart = False
         try:
-            self.check()
-            self._check_tip(tx)
+            if self.closing or self.fault is not None:
+                self.check()
+            if tx.fallbacks != self.memory.fallbacks:
+                self._check_tip(tx)
             tx.admissible()
             tx.drafts.judge()
             if not in_memory(tx):
@@ -336,12 +339,20 @@ class Line:
             return
         task, tx = self._holder
         if tx is seen and task is not None:
-            frames = task.get_stack()
-            stack = [f"{frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_name}" for frame in frames]
+            stack = list(_stack_of(task.get_coro()))
             self.telemetry.emit(
                 "perdure.commit.slow", {"seconds": SLOW_BODY}, {"stack": stack, "session": self.session}
             )
         self._watch = asyncio.get_running_loop().call_later(SLOW_BODY, self._look_at_holder, tx)
+
+
+def _stack_of(coroutine: Any) -> Iterator[str]:
+    """Where a coroutine waits, outermost first. Tasks know only their outermost frame."""
+    while coroutine is not None:
+        frame = getattr(coroutine, "cr_frame", None) or getattr(coroutine, "gi_frame", None)
+        if frame is not None:
+            yield f"{frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_name}"
+        coroutine = getattr(coroutine, "cr_await", None) or getattr(coroutine, "gi_yieldfrom", None)
 
 
 class Commit(Generic[Tx]):

@@ -64,9 +64,10 @@ class Memory:
         self.tip_seq = flight.change.seq
         self.next_id = next_id
         self.flights.append(flight)
-        self.tip.apply(flight.candidate)
+        if not flight.bare:
+            self.tip.apply(flight.candidate)
         self._touch_all(flight)
-        for conversation in flight.candidate.conversations.values():
+        for conversation in () if flight.bare else flight.candidate.conversations.values():
             if conversation.deleted:
                 self.transcripts.pop(conversation.id, None)
             elif conversation.id >= flight.floor and conversation.parent is None:
@@ -83,7 +84,8 @@ class Memory:
         """The oldest commit in flight is durable: it is part of what everyone sees."""
         self.flights.popleft()
         self.published_seq = flight.change.seq
-        self.published.apply(flight.candidate)
+        if not flight.bare:
+            self.published.apply(flight.candidate)
         self.shelves.publish(flight)
         for conversation in flight.candidate.conversations.values():
             if conversation.deleted:
@@ -130,25 +132,29 @@ class Memory:
         self.shelves.drop(("conversation", id))
 
     def _touch(self, id: ConversationId) -> None:
-        self._touched.pop(id, None)
-        self._touched[id] = self.tip_seq
+        touched = self._touched
+        if touched.get(id) != self.tip_seq:
+            touched.pop(id, None)
+            touched[id] = self.tip_seq
 
     def _touch_all(self, flight: Flight) -> None:
-        candidate, change = flight.candidate, flight.change
-        ids: dict[ConversationId, None] = dict.fromkeys(candidate.conversations)
-        for entry in change.entries:
-            ids[entry.conversation] = None
+        candidate = flight.candidate
+        for entry in flight.change.entries:
+            self._touch(entry.conversation)
         for owner, _, _ in flight.shelved:
             if owner[0] == "conversation":
-                ids[ConversationId(owner[1])] = None
-        for task in candidate.tasks.values():
-            ids[task.conversation] = None
-            if not task.live:
-                ids.update(self.tip.owned.get(task.id, {}))
-        for submission in candidate.submissions.values():
-            ids[submission.conversation] = None
-        for id in ids:
+                self._touch(ConversationId(owner[1]))
+        if flight.bare:
+            return
+        for id in candidate.conversations:
             self._touch(id)
+        for task in candidate.tasks.values():
+            self._touch(task.conversation)
+            if not task.live:
+                for id in self.tip.owned.get(task.id, ()):
+                    self._touch(id)
+        for submission in candidate.submissions.values():
+            self._touch(submission.conversation)
 
     # -- the tip, for the body of a commit --------------------------------------------------
 

@@ -72,20 +72,23 @@ def _documents(drafts: Drafts, out: Prepared, seq: Seq) -> None:
     for loaded in drafts.copies.values():
         out.writes.append(_put(loaded.record))
     for (owner, name), slot in drafts.slots.items():
-        if not slot.changed or owner in drafts.ending:
+        ops = slot.draft.ops
+        if not ops and slot.loaded is not None:
+            continue
+        if owner in drafts.ending:
             continue
         if slot.loaded is not None:
             record = slot.loaded.record
         else:
             record = drafts.declare(slot, name)
             out.writes.append(_put(record))
-        written = write_of(slot, record)
+        written = write_of(slot, record, ops)
         if written.base is not None:
             out.writes.append(PutBase(record.id, record.history == "latest", _fitting(written.base, record)))
         elif written.delta is not None:
             out.writes.append(PutDelta(record.id, _fitting(written.delta, record)))
         whole = slot.loaded is None or slot.rebase
-        change = DocumentChange(record=record, value=written.loaded.value, ops=tuple(slot.draft.ops), whole=whole)
+        change = DocumentChange(record=record, value=written.loaded.value, ops=tuple(ops), whole=whole)
         out.documents.append(change)
         out.shelved.append((owner, name, written.loaded))
     for place, loaded in drafts.copies.items():

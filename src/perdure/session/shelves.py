@@ -132,12 +132,13 @@ class Shelves:
 def _apply(shelves: dict[Owner, Shelf], flight: Flight) -> None:
     """Records that this very commit made have no documents in storage: their shelves are complete from the start."""
     candidate, floor = flight.candidate, flight.floor
-    for conversation in candidate.conversations:
-        if conversation >= floor:
-            shelves.setdefault(("conversation", conversation), {})
-    for task in candidate.tasks:
-        if task >= floor:
-            shelves.setdefault(("task", task), {})
+    if not flight.bare:
+        for conversation in candidate.conversations:
+            if conversation >= floor:
+                shelves.setdefault(("conversation", conversation), {})
+        for task in candidate.tasks:
+            if task >= floor:
+                shelves.setdefault(("task", task), {})
     for owner, name, loaded in flight.shelved:
         shelf = shelves.get(owner)
         if shelf is None:
