@@ -15,6 +15,7 @@ from perdure.backends.sqlite_schema import APPLICATION_ID, newest_schema
 from perdure.errors import NotFound, SchemaTooNew, SessionOwned, StorageCorrupt, StorageRejected, UsageError
 from perdure.records import ConversationId, DocumentId, EntryId, Inbound, SubmissionId, TaskId
 from perdure.storage import PutBase, Storage, Write
+from perdure.testing.clock import ManualClock
 from perdure.testing.storage_fixtures_contract import (
     claimed,
     commit_id_of,
@@ -96,6 +97,16 @@ async def test_two_names_of_a_file_are_one_store(storage: SqliteStorage, path: P
 async def test_one_process_opens_a_file_with_one_durability(storage: SqliteStorage, path: Path) -> None:
     with pytest.raises(UsageError, match="durability='power'"):
         await open_sqlite(path, durability="process")
+
+
+async def test_two_workers_of_one_name_are_refused(path: Path) -> None:
+    """Clocks with the same seed mint the same ids; waiting for each other's lock would last for ever."""
+    storage = await open_sqlite(path, clock=ManualClock(seed=3))
+
+    with pytest.raises(UsageError, match="seed"):
+        await open_sqlite(path, clock=ManualClock(seed=3))
+
+    await storage.close()
 
 
 async def test_opening_again_changes_nothing(path: Path) -> None:
@@ -248,6 +259,20 @@ async def test_who_looks_needs_no_owner(path: Path) -> None:
 
     storage = await open_sqlite(path)
     assert len(await storage.scan_inbound("main")) == 1
+    await storage.close()
+
+
+async def test_who_looked_too_early_can_look_again(path: Path) -> None:
+    fill(path, b"")
+    with pytest.raises(NotFound):
+        await open_sqlite(path, mode="look")
+    storage = await open_sqlite(path)
+    await (await claimed(storage)).commit(entry(10))
+
+    look = await open_sqlite(path, mode="look")
+
+    assert await look.read_entry("main", EntryId(10)) == b"entry 10"
+    await look.close()
     await storage.close()
 
 

@@ -26,7 +26,7 @@ def translated(error: Exception, path: str, *, doing: str, errno_of: int = 0) ->
             return error
         case apsw.FullError():
             return StorageFull(f"no space left {what}. Nothing was kept; free some space and it goes on")
-        case apsw.IOError() if errno_of == errno.EDQUOT:
+        case apsw.IOError() if errno_of == errno.EDQUOT and extended(error) == apsw.SQLITE_IOERR_WRITE:
             return StorageFull(f"the disk quota is used up {what}. Nothing was kept; free some space and it goes on")
         case apsw.IOError():
             return StorageFailed(f"the disk failed {what}. Check the disk, then open the store again")
@@ -40,7 +40,7 @@ def translated(error: Exception, path: str, *, doing: str, errno_of: int = 0) ->
 
 def opening_failed(error: Exception, path: str, *, errno_of: int = 0) -> PerdureError:
     """The error for a store that could not be opened: nothing is in doubt yet."""
-    no_room = isinstance(error, apsw.IOError) and getattr(error, "extendedresult", 0) in _NO_ROOM_TO_START
+    no_room = extended(error) in _NO_ROOM_TO_START
     if no_room or (isinstance(error, OSError) and error.errno in {errno.ENOSPC, errno.EDQUOT}):
         return StorageFull(f"no space left to open {path}: {error}. Free some space and open it again")
     if isinstance(error, OSError):
@@ -48,6 +48,11 @@ def opening_failed(error: Exception, path: str, *, errno_of: int = 0) -> Perdure
             f"cannot open {path}: {error}. Make its directory writable for this user, or name another store"
         )
     return translated(error, path, doing="while opening", errno_of=errno_of)
+
+
+def extended(error: Exception) -> int:
+    """SQLite's extended result; 0 for an error that is not SQLite's."""
+    return getattr(error, "extendedresult", 0)
 
 
 def corrupt(path: str, detail: str) -> StorageCorrupt:

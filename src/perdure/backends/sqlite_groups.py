@@ -148,6 +148,7 @@ class Groups:
         except apsw.Error as worse:
             error = worse
         self._execute = self._connection.cursor().execute  # the old one may stand in the middle of its rows
+        self._sessions.clear()  # one that the transaction made is not there any more
         if isinstance(error, apsw.BusyError):
             return StorageRejected(
                 f"{self._path} was locked for {BUSY_MS // 1000} s{self._blocked()}. Nothing was kept; try again"

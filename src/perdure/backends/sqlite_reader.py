@@ -14,9 +14,9 @@ from typing import Any, TypeVar
 
 import apsw
 
-from perdure.backends.sqlite_errors import again, opening_failed, translated
+from perdure.backends.sqlite_errors import opening_failed, translated
 from perdure.backends.sqlite_rows import place
-from perdure.errors import PerdureError, StorageFailed
+from perdure.errors import PerdureError
 
 T = TypeVar("T")
 
@@ -28,12 +28,11 @@ class Reader:
     """Asked from any thread; the thread of its own has the connection."""
 
     def __init__(self, path: str, connect: Callable[[], apsw.Connection]) -> None:
-        #: Why the store could not be opened, where it could not. Belongs to the thread, as all below.
-        self._failure: PerdureError = StorageFailed(f"{path} is not open")
         self._path = path
         self._connect = connect
         self._queue: queue.SimpleQueue[Asked] = queue.SimpleQueue()
-        #: Where the rows of a session begin, by its key.
+        #: Both belong to the thread: its connection, and where the rows of a session begin, by its key.
+        self._connection: apsw.Connection | None = None
         self._places: dict[str, int] = {}
         threading.Thread(target=self._run, name=f"perdure-reader {path}", daemon=True).start()
 
@@ -61,28 +60,31 @@ class Reader:
         return done
 
     def _run(self) -> None:
-        connection: apsw.Connection | None = None
-        try:
-            connection = self._connect()
-        except Exception as error:
-            self._failure = opening_failed(error, self._path)
         while True:
             loop, done, function = self._queue.get()
             result, error = None, None
-            if function is None:
-                if connection is not None:
-                    connection.close()
-            elif connection is None:
-                error = again(self._failure)
-            else:
+            if function is not None:
                 try:
-                    result = function(connection)
+                    result = function(self._connected())
                 except Exception as raised:
-                    error = translated(raised, self._path, doing="while reading", errno_of=connection.system_errno)
+                    error = self._meaning(raised)
+            elif self._connection is not None:
+                self._connection.close()
             with suppress(RuntimeError):  # that loop is closed: nobody is left to hear of it
                 loop.call_soon_threadsafe(settle, done, result, error)
             if function is None:
                 return
+
+    def _connected(self) -> apsw.Connection:
+        """The first question opens the file. Where that fails the next one tries again."""
+        if self._connection is None:
+            self._connection = self._connect()
+        return self._connection
+
+    def _meaning(self, error: Exception) -> PerdureError:
+        if self._connection is None:
+            return opening_failed(error, self._path)
+        return translated(error, self._path, doing="while reading", errno_of=self._connection.system_errno)
 
 
 def settle(done: Done, result: Any, error: Exception | None) -> None:

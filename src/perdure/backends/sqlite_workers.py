@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from perdure.clock import Clock
-from perdure.errors import StorageRejected
+from perdure.errors import StorageRejected, UsageError
 from perdure.storage import Worker
 
 #: How long an opening waits for another process that makes or migrates the store, and how often it looks.
@@ -48,13 +48,14 @@ class Workers:
     def enter(self, worker: Worker) -> None:
         """The worker is alive until it leaves or this process ends."""
         self._directory.mkdir(mode=0o700, exist_ok=True)
-        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
-        while True:
-            descriptor = os.open(self._path(worker.id), flags, 0o600)
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-            if os.fstat(descriptor).st_nlink:
-                break
-            os.close(descriptor)  # somebody took it for a leftover in between
+        descriptor = os.open(self._path(worker.id), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(descriptor)
+            raise UsageError(
+                f"worker {worker.id} has {self._store} open already: give each storage a clock with a seed of its own"
+            ) from None
         _held[worker.id] = descriptor
 
     def leave(self, id: str) -> None:

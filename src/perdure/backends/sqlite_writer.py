@@ -16,7 +16,7 @@ import apsw
 
 from perdure.backends.sqlite_errors import again, opening_failed
 from perdure.backends.sqlite_groups import Groups, Outcome, Work
-from perdure.errors import PerdureError, StorageFailed
+from perdure.errors import PerdureError
 from perdure.records import Seq
 from perdure.storage import Batch, Claim
 from perdure.telemetry import Telemetry
@@ -39,7 +39,7 @@ class Writer:
         on_failure: Callable[[], None],
         telemetry: Telemetry,
     ) -> None:
-        #: Set once, when the file is in doubt or could not be opened: whatever comes then raises it.
+        #: Set once, when the file is in doubt: whatever comes then raises it.
         self.failure: PerdureError | None = None
         #: Works that were carried out and may have written, of all who share this writer.
         self.finished = 0
@@ -48,6 +48,8 @@ class Writer:
         self._blocked = blocked
         self._on_failure = on_failure
         self._telemetry = telemetry
+        #: Belongs to the thread.
+        self._groups: Groups | None = None
         self._queue: queue.SimpleQueue[Work] = queue.SimpleQueue()
         threading.Thread(target=self._run, name=f"perdure-writer {path}", daemon=True).start()
 
@@ -79,11 +81,6 @@ class Writer:
     # -- the thread
 
     def _run(self) -> None:
-        groups: Groups | None = None
-        try:
-            groups = Groups(self._connect(), self._path, self._blocked)
-        except Exception as error:
-            self._fail(opening_failed(error, self._path))
         while True:
             work = self._queue.get()
             group: list[Work] = []
@@ -93,19 +90,21 @@ class Writer:
                     break
                 work = self._queue.get_nowait()
             if group:
-                self._carry_out(groups, group)
+                self._carry_out(group)
             if work.place == "alone":
-                self._carry_out(groups, [work])
+                self._carry_out([work])
             elif work.place == "end":
-                if groups is not None:
-                    groups.close()
+                if self._groups is not None:
+                    self._groups.close()
                 resolve([work], [None])
                 return
 
-    def _carry_out(self, groups: Groups | None, works: list[Work]) -> None:
+    def _carry_out(self, works: list[Work]) -> None:
         """Do it, tell everyone, and only then tidy up."""
-        if groups is None or self.failure is not None:
-            failure = self.failure or StorageFailed(f"{self._path} is not open")
+        try:
+            groups = self._connected()
+        except Exception as error:
+            failure = opening_failed(error, self._path)
             resolve(works, [again(failure) for _ in works])
             return
         outcomes = groups.together(works) if works[0].place == "group" else [groups.alone(works[0])]
@@ -119,13 +118,18 @@ class Writer:
             with suppress(RuntimeError):  # as in `resolve`
                 loop.call_soon_threadsafe(self._telemetry.emit, "perdure.storage.log", {"pages": pages})
 
-    def _notice(self, groups: Groups) -> None:
-        if groups.failure is not None:
-            self._fail(groups.failure)
+    def _connected(self) -> Groups:
+        """The first work opens the file. Where that fails the next one tries again: nothing is in doubt yet."""
+        if self.failure is not None:
+            raise again(self.failure)
+        if self._groups is None:
+            self._groups = Groups(self._connect(), self._path, self._blocked)
+        return self._groups
 
-    def _fail(self, failure: PerdureError) -> None:
-        self.failure = failure
-        self._on_failure()
+    def _notice(self, groups: Groups) -> None:
+        if groups.failure is not None and self.failure is None:
+            self.failure = groups.failure
+            self._on_failure()
 
 
 def resolve(works: Sequence[Work], outcomes: Sequence[Outcome]) -> None:
