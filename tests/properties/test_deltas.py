@@ -294,3 +294,15 @@ def test_an_operation_that_does_not_fit_is_refused_and_named(entrance, op, messa
 )
 def test_append_and_truncate_are_translated(value, op, patch):
     assert as_json_patch(value, [op]) == patch
+
+
+def test_a_translated_operation_is_not_reached_by_those_that_follow():
+    ops = [
+        {"op": "add", "path": "/2/-", "value": 2},
+        {"op": "truncate", "path": "", "keep": 1},
+        {"op": "add", "path": "/0/-", "value": 3},
+    ]
+
+    patch = as_json_patch([[], [], [1]], ops)
+
+    assert patch[1] == {"op": "replace", "path": "", "value": [[1, 2]]}

@@ -175,7 +175,7 @@ def test_a_draft_writes_like_the_value(change, write):
 
 def test_in_place_operators_keep_their_part(change):
     expected = todos()
-    items = change.root["items"]
+    items, first = change.root["items"], change.root["items"][0]
 
     change.root["items"] += [{"text": "four"}]
     expected["items"] += [{"text": "four"}]
@@ -183,7 +183,7 @@ def test_in_place_operators_keep_their_part(change):
     expected["nested"] |= {"more": 1}
     change.root["items"][0] |= {"done": True}
     expected["items"][0] |= {"done": True}
-    items[0]["text"] = "still here"
+    first["text"] = "still here"
     expected["items"][0]["text"] = "still here"
 
     change.check(expected)
@@ -254,6 +254,11 @@ def test_the_bound_on_depth_counts_from_the_root():
         change.root["a"]["y"] = [value]
     with pytest.raises(InvalidValue, match="inside one another"):
         change.root["a"]["z"] = change.root["a"]
+    with pytest.raises(InvalidValue, match="inside one another"):
+        change.root["a"].update(y=[value])
+    with pytest.raises(InvalidValue, match="inside one another"):
+        change.root["a"].setdefault("list", []).extend([value])
+    change.root["a"].pop("list")
 
     change.check({"a": {"x": value}})
 
@@ -402,6 +407,8 @@ def test_a_part_of_a_detached_part_writes_nothing_either(change):
     "shift",
     [
         lambda items: items.insert(0, {"text": "zero"}),
+        lambda items: items.insert(2, {"text": "just before"}),
+        lambda items: items.__setitem__(slice(1, 3), ["x", items[2]]),
         lambda items: items.__delitem__(0),
         lambda items: items.pop(0),
         lambda items: items.__delitem__(slice(0, 2)),
@@ -502,14 +509,36 @@ def test_the_value_that_was_taken_is_not_reached_by_later_changes(change):
 
 
 def test_an_operation_is_not_reached_by_later_changes(change):
+    lists = change.root["nested"]["deep"]["list"]
     change.root["new"] = {"list": [1]}
     change.root["new"]["list"].append(2)
-    change.root["items"][0]["text"] = "before"
-    change.root["items"].reverse()
-    change.root["items"][2]["text"] = "after"
+    lists[0].append("before")
+    lists.reverse()
+    lists[1].append("after")
 
     assert change.draft.ops[0] == {"op": "add", "path": "/new", "value": {"list": [1]}}
-    change.check(plain(change.root))
+    change.check(todos() | {"new": {"list": [1, 2]}, "nested": {"deep": {"list": [[2], [1, "before", "after"]]}}})
+
+
+def test_operations_that_were_taken_are_not_reached_by_later_ones(change):
+    change.root["new"] = "a"
+    first = change.draft.ops
+    change.root["new"] = "b"
+    second = change.draft.ops
+    change.root.append_text("new", "c")
+
+    assert [ops[0]["value"] for ops in (first, second, change.draft.ops)] == ["a", "b", "bc"]
+
+
+def test_a_container_is_copied_once_however_often_it_is_changed(change):
+    tags = change.root["tags"]
+
+    tags.append("d")
+    once = tags.lend()
+    tags.append("e")
+
+    assert tags.lend() is once
+    assert once is not change.original["tags"]
 
 
 # -- compact operations -------------------------------------------------------------------------
@@ -546,6 +575,10 @@ def test_an_operation_is_not_reached_by_later_changes(change):
         (
             [lambda r: r.__setitem__("title", 1), lambda r: r.__setitem__("titles", 2)],
             [("replace", "/title", 1), ("add", "/titles", 2)],
+        ),
+        (
+            [lambda r: r.__setitem__("titles", 1), lambda r: r.__setitem__("title", 2)],
+            [("add", "/titles", 1), ("replace", "/title", 2)],
         ),
     ],
     ids=itertools.count(),

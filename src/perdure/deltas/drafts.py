@@ -237,7 +237,7 @@ class DraftList(Part, MutableSequence[Any]):
     def _put_slice(self, where: slice[Any, Any, Any], given: list[Any]) -> None:
         size = len(self._value)
         start, stop, step = where.indices(size)
-        places = range(start, max(start, stop) if step == 1 else stop, step)
+        places = range(start, stop, step)
         if step != 1 and len(places) != len(given):
             raise ValueError(f"{len(given)} values for an extended slice of {len(places)} items")
         fresh = self._checked(given, start)

@@ -46,7 +46,7 @@ class Part(JsonProxy):
         self._attached: bool = parent is None or parent._attached
         #: How many containers are around its members, itself included.
         self._depth: int = 1 if parent is None else parent._depth + 1
-        #: The attached parts that were handed out of this one, by their present key.
+        #: The parts that were handed out of this one and still have their place in it, by their present key.
         self._parts: dict[Any, Part] = {}
 
     # -- rights
@@ -101,16 +101,13 @@ class Part(JsonProxy):
             return value
         part = self._parts.get(key)
         if part is None:
-            part = kind(self._trunk, self, key, value)
-            if self._attached:
-                self._parts[key] = part
+            part = self._parts[key] = kind(self._trunk, self, key, value)
         return part
 
     def _detach(self) -> None:
         self._attached = False
         for part in self._parts.values():
             part._detach()
-        self._parts.clear()
 
     def _detach_at(self, key: Any) -> None:
         part = self._parts.pop(key, None)

@@ -30,7 +30,7 @@ class JsonProxy:
     __slots__ = ()
 
     def lend(self) -> JSON:
-        """The value it stands for, already clean. It is only lent: who gets it copies it at once and does not change it."""
+        """The value it stands for, already clean. It is only lent: to be copied at once, and not to be changed."""
         raise NotImplementedError
 
 
