@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -88,7 +89,8 @@ class World:
     async def until(self, condition: Callable[[], object]) -> None:
         """Let things go on, without time passing, until the condition holds."""
         for _ in range(PATIENCE):
-            if condition():
+            met = condition()
+            if await met if inspect.isawaitable(met) else met:
                 return
             await asyncio.sleep(0)
         raise AssertionError("it never came to that")
