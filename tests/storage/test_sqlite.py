@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
@@ -15,6 +16,7 @@ from perdure.testing.storage_process_contract import ProcessContract
 
 class SqliteContract(StorageContract):
     supports_processes = True
+    durability: Literal["process", "power"] = "power"
 
     @pytest.fixture(autouse=True)
     def path(self, tmp_path: Path) -> Path:
@@ -22,7 +24,7 @@ class SqliteContract(StorageContract):
         return self.store
 
     async def open_beside(self, storage: Storage) -> Storage:
-        return await open_sqlite(self.store)
+        return await open_sqlite(self.store, durability=self.durability)
 
 
 class TestSqlite(SqliteContract):
@@ -35,11 +37,12 @@ class TestSqlite(SqliteContract):
 
 class TestSqliteReopened(SqliteContract):
     reopens = True
+    durability = "process"
 
     @pytest.fixture
     async def storage(self, path: Path) -> AsyncIterator[Storage]:
         async def open_again() -> SqliteStorage:
-            return await open_sqlite(path)
+            return await open_sqlite(path, durability=self.durability)
 
         async with reopening(open_again) as storage:
             yield storage

@@ -176,15 +176,16 @@ class CommitLaws(StorageLaws):
             assert await storage.scan_documents(name, "conversation", 1) == [name.encode()]
 
     async def test_many_sessions_commit_at_once_each_in_its_order(self, storage: Storage) -> None:
+        turns = 3 if self.reopens else 12
         lines = [await claimed(storage, f"s{number}") for number in range(8)]
 
-        admitted = [line.commit(entry(10 + turn)) for turn in range(12) for line in lines]
+        admitted = [line.commit(entry(10 + turn)) for turn in range(turns) for line in lines]
         await asyncio.gather(*admitted)
 
         for line in lines:
-            assert await storage.head(line.session) == ((await storage.head(line.session))[0], 12)
+            assert (await storage.head(line.session))[1] == turns
             found = await storage.scan_entries(line.session, ConversationId(1))
-            assert found == [b"entry %d" % id for id in range(21, 9, -1)]
+            assert found == [b"entry %d" % id for id in range(9 + turns, 9, -1)]
 
     async def test_a_claim_of_an_earlier_epoch_is_fenced(self, storage: Storage, main: Line) -> None:
         for epoch in (main.claim.epoch - 1, main.claim.epoch + 7):
