@@ -267,4 +267,4 @@ def len_of(item):
 
 
 TestDrafts = pytest.mark.slow(Drafts.TestCase)
-Drafts.TestCase.settings = settings(max_examples=100, stateful_step_count=40, phases=set(Phase) - {Phase.explain})
+Drafts.TestCase.settings = settings(max_examples=60, stateful_step_count=40, phases=set(Phase) - {Phase.explain})

@@ -175,7 +175,7 @@ def test_a_draft_writes_like_the_value(change, write):
 
 def test_in_place_operators_keep_their_part(change):
     expected = todos()
-    items, first = change.root["items"], change.root["items"][0]
+    first = change.root["items"][0]
 
     change.root["items"] += [{"text": "four"}]
     expected["items"] += [{"text": "four"}]
@@ -539,64 +539,3 @@ def test_a_container_is_copied_once_however_often_it_is_changed(change):
 
     assert tags.lend() is once
     assert once is not change.original["tags"]
-
-
-# -- compact operations -------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "writes, ops",
-    [
-        ([lambda r: r.append_text("title", "a"), lambda r: r.append_text("title", "b")], [("append", "/title", "ab")]),
-        (
-            [lambda r: r.__setitem__("title", "x"), lambda r: r.append_text("title", "y")],
-            [("replace", "/title", "xy")],
-        ),
-        ([lambda r: r.__setitem__("title", 1), lambda r: r.__setitem__("title", 2)], [("replace", "/title", 2)]),
-        ([lambda r: r.__setitem__("new", 1), lambda r: r.__setitem__("new", 2)], [("add", "/new", 2)]),
-        ([lambda r: r.__setitem__("new", 1), lambda r: r.__delitem__("new")], []),
-        ([lambda r: r.append_text("title", "a"), lambda r: r.__setitem__("title", "x")], [("replace", "/title", "x")]),
-        ([lambda r: r["items"].append(1), lambda r: r.__delitem__("items")], [("remove", "/items", None)]),
-        ([lambda r: r["items"].append(1), lambda r: r.clear()], [("replace", "", {})]),
-        ([lambda r: r["tags"].truncate(2), lambda r: r["tags"].truncate(1)], [("truncate", "/tags", 1)]),
-        ([lambda r: r["tags"].__delitem__(slice(2))], [("truncate", "/tags", 1)]),
-        ([lambda r: r["tags"].append("d")], [("add", "/tags/-", "d")]),
-        ([lambda r: r.truncate("title", 2)], [("truncate", "/title", 2)]),
-        ([lambda r: r.__setitem__("title", "plan")], []),
-        ([lambda r: r["items"][1].__setitem__("done", True)], []),
-        ([lambda r: r.append_text("title", "")], []),
-        ([lambda r: r.truncate("title", 4), lambda r: r["tags"].truncate(3)], []),
-        ([lambda r: r["tags"].sort(), lambda r: r["tags"].extend([]), lambda r: r.update({})], []),
-        ([lambda r: r["tags"].insert(1, "x"), lambda r: r["tags"].__setitem__(1, "y")], [("add", "/tags/1", "y")]),
-        (
-            [lambda r: r["tags"].__delitem__(1), lambda r: r["tags"].__setitem__(1, "y")],
-            [("remove", "/tags/1", None), ("replace", "/tags/1", "y")],
-        ),
-        (
-            [lambda r: r.__setitem__("title", 1), lambda r: r.__setitem__("titles", 2)],
-            [("replace", "/title", 1), ("add", "/titles", 2)],
-        ),
-        (
-            [lambda r: r.__setitem__("titles", 1), lambda r: r.__setitem__("title", 2)],
-            [("add", "/titles", 1), ("replace", "/title", 2)],
-        ),
-    ],
-    ids=itertools.count(),
-)
-def test_operations_are_recorded_compactly(change, writes, ops):
-    for write in writes:
-        write(change.root)
-
-    recorded = [(op["op"], op["path"], op.get("value", op.get("keep"))) for op in change.draft.ops]
-    assert recorded == ops
-    change.check(plain(change.root))
-
-
-def test_true_one_and_the_two_zeros_are_different_values():
-    change = Change({"a": 1, "b": 0.0})
-
-    change.root["a"] = True
-    change.root["b"] = -0.0
-
-    assert same(change.draft.value, {"a": True, "b": -0.0})
-    assert same(apply(change.original, change.draft.ops), {"a": True, "b": -0.0})
