@@ -1,0 +1,210 @@
+"""One life of a process that works on the run: it opens the store, hands everything in again, and sees it through."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+import msgspec
+
+from perdure.app.opening import store
+from perdure.app.session import Session
+from perdure.clock import Clock
+from perdure.errors import AlreadyAnswered, NotFound
+from perdure.harness.harness import RequestLimits
+from perdure.harness.submissions import Answered, NotAnswered, SubmissionHandle
+from perdure.messages import user
+from perdure.records import Inbound, encode
+from perdure.sandbox import Sandbox
+from perdure.session.change import Change
+from perdure.session.documents import document
+from perdure.storage import Storage
+from perdure.telemetry import Telemetry
+from perdure.testing.scenario.cast import ACCEPTED, SHOWN, Checkout, Numbers, Report, Stage, model_of, registry_of
+from perdure.testing.scenario.notes import Accepted, Notes, Said, Settled, Shown
+from perdure.testing.scenario.steps import take_steps
+
+SESSION = "main"
+STARTED = document("scenario.started", scope="session")
+#: What another process handed in before the session was opened, always under the same id.
+HANDED_IN = "0196f3c8-0000-7000-8000-000000000001"
+
+
+class Life:
+    """A client of an open session in one life. It tells the notes whatever it was told."""
+
+    def __init__(self, session: Session, stage: Stage) -> None:
+        self.session = session
+        self._stage = stage
+
+    async def see_through(self, variant: str) -> None:
+        """Work on the run until it is over."""
+        await VARIANTS[variant](self)
+        await self.session.wait_idle()
+
+    # -- variants ---------------------------------------------------------------------------
+
+    async def plain(self) -> None:
+        """Three rounds, with a steer and a follow-up while they run."""
+        work = [
+            await self._submit("task: three rounds", "main"),
+            await self._submit("task: answer, please", "later", when_busy="follow_up"),
+            await self._submit("hurry up", "steer", when_busy="steer"),
+        ]
+        self._stage.ready.set()
+        await self._settle(work)
+
+    async def abort(self) -> None:
+        """As plain, but stopped inside an effect; then the conversation goes on."""
+        work = [
+            await self._submit("task: linger", "main"),
+            await self._submit("task: answer, please", "later", when_busy="follow_up"),
+            await self._submit("hurry up", "steer", when_busy="steer"),
+        ]
+        self._stage.ready.set()
+        if not self._stage.notes.said("aborted"):
+            over = asyncio.ensure_future(work[0].wait())
+            lingering = asyncio.ensure_future(self._stage.lingering.wait())
+            await asyncio.wait([over, lingering], return_when=asyncio.FIRST_COMPLETED)
+            for waiting in (over, lingering):
+                waiting.cancel()
+            self._say("aborting")
+            await (await self.session.root()).abort()
+            self._say("aborted")
+        work.append(await self._submit("task: look", "afterwards"))
+        await self._settle(work)
+
+    async def tasks(self) -> None:
+        """Tasks of the application's own: fail-fast children, a timer, a memo, a question, one in the background."""
+        chat = await self.session.root()
+        async with self.session.commit() as tx:
+            started = await tx.doc(STARTED)
+            if "checkout" not in started:
+                home = await tx.use(chat.id)
+                started["checkout"] = tx.create_task(Checkout, owner=home).id
+                started["report"] = tx.create_task(Report, owner=home, background=True).id
+        found = await self.session.snapshot(STARTED)
+        for name in ("checkout", "report"):
+            self._accepted(name, found[name], "task")
+        work = [await self._submit("task: look", "main")]
+        self._stage.ready.set()
+        await self._answer(found["checkout"])
+        for name in ("checkout", "report"):
+            await self.session.wait_task(found[name])
+        await self._settle(work)
+
+    async def shell(self) -> None:
+        """Effects of commands, which leave processes behind."""
+        work = [await self._submit("task: shell", "main")]
+        self._stage.ready.set()
+        await self._settle(work)
+
+    async def kernel(self) -> None:
+        """Commits on documents, entries, forks and questions, one after another."""
+        await take_steps(self.session, lambda number: self._accepted("step", number, "step"))
+
+    # -- parts ------------------------------------------------------------------------------
+
+    async def _submit(self, text: str, request: str, **how: Any) -> SubmissionHandle:
+        sent = await (await self.session.root()).submit(text, request_id=request, **how)
+        self._accepted(request, sent.id)
+        return sent
+
+    async def _settle(self, work: list[SubmissionHandle]) -> None:
+        for sent in work:
+            settled = await sent.wait()
+            if isinstance(settled, Answered):
+                how, answer = "done", None if settled.answer is None else settled.answer.id
+            else:
+                assert isinstance(settled, NotAnswered)
+                how, answer = settled.reason, None
+            self._stage.notes.add(Settled(id=sent.id, how=how, answer=answer, life=self._stage.life))
+
+    async def _answer(self, checkout: Any) -> None:
+        """Answer the question of the checkout, if nobody did so before."""
+        await self.session.until(lambda: self._asked() is not None or not self._lives(checkout))
+        question = self._asked()
+        if question is not None:
+            try:
+                await self.session.answer(question, "no", by="the client")
+            except (AlreadyAnswered, NotFound):
+                self._say("answered before")
+
+    def _asked(self) -> int | None:
+        return next((question.id for question in self.session.inspect().questions), None)
+
+    def _lives(self, task: int) -> bool:
+        return any(each.id == task for each in self.session.inspect().tasks)
+
+    def _accepted(self, name: str, id: int, what: Any = "submission") -> None:
+        self._stage.notes.add(Accepted(name=name, id=id, what=what, life=self._stage.life))
+        self._stage.telemetry.emit(ACCEPTED)
+
+    def _say(self, what: str) -> None:
+        self._stage.notes.add(Said(what=what, life=self._stage.life))
+
+
+VARIANTS: Mapping[str, Callable[[Life], Awaitable[None]]] = {
+    "plain": Life.plain,
+    "abort": Life.abort,
+    "tasks": Life.tasks,
+    "kernel": Life.kernel,
+    "shell": Life.shell,
+}
+
+
+async def live(
+    storage: Storage,
+    variant: str,
+    notes: Notes,
+    *,
+    life: int,
+    clock: Clock,
+    telemetry: Telemetry,
+    sandbox: Sandbox | None = None,
+    allowed: Callable[[Session], None] = lambda _: None,
+    **options: Any,
+) -> None:
+    """One life: open the session on a storage that is open, work until the run is over, close the session."""
+    ready, lingering = asyncio.Event(), asyncio.Event()
+    opened: list[Session] = []
+    stage = Stage(
+        notes=notes,
+        telemetry=telemetry,
+        clock=clock,
+        life=life,
+        ready=ready,
+        lingering=lingering,
+        allowed=lambda: allowed(opened[0]),
+    )
+
+    def shown(change: Change) -> None:
+        entries = {int(entry.id): encode(entry).decode() for entry in change.entries}
+        submissions = {int(item.id): encode(item).decode() for item in change.submissions.values()}
+        notes.add(Shown(seq=change.seq, entries=entries, submissions=submissions, life=life))
+        telemetry.emit(SHOWN)
+
+    if variant == "tasks":
+        await _hand_in(storage, notes, life)
+    options = {
+        "registry": registry_of(stage),
+        "model": model_of(stage),
+        "schema": Numbers(),
+        "limits": RequestLimits(first_byte=20, progress=20, total=60),
+        "progress_interval": 0.002,
+        "sandbox": sandbox,
+        **options,
+    }
+    async with store(storage, clock=clock, telemetry=telemetry) as one, one.session(SESSION, **options) as session:
+        opened.append(session)
+        session.observe(shown)
+        await Life(session, stage).see_through(variant)
+
+
+async def _hand_in(storage: Storage, notes: Notes, life: int) -> None:
+    """What another process wants, before anybody opens the session (K1a)."""
+    message = msgspec.to_builtins(user("task: answer another process"))
+    item = Inbound(id=HANDED_IN, kind="input", body={"message": message}, at=0.0)
+    await storage.hand_in(SESSION, item)
+    notes.add(Accepted(name=HANDED_IN, id=0, what="item", life=life))
