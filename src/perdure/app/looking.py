@@ -43,6 +43,7 @@ from perdure.session.opening import load_live
 from perdure.storage import Claim, Opened, SessionInfo, Storage
 from perdure.tasks.inspection import Inspection
 from perdure.telemetry import Telemetry
+from perdure.values import clean_text
 
 #: Between two looks for a change, and between two looks at the records themselves, in seconds.
 HINT_EVERY = 0.1
@@ -56,7 +57,7 @@ class ReadSession:
 
     def __init__(self, storage: Storage, key: str, clock: Clock, telemetry: Telemetry) -> None:
         self.storage = storage
-        self.key = key
+        self.key = clean_text(key)
         self.clock = clock
         self._telemetry = telemetry
 
@@ -102,7 +103,7 @@ class ReadSession:
 
     async def find_key(self, key: str) -> Conversation:
         """The record of the conversation with that key. Raises NotFound."""
-        body = await self.storage.find_conversation(self.key, key)
+        body = await self.storage.find_conversation(self.key, clean_text(key))
         if body is None:
             raise NotFound(f"no conversation with key {key!r} in session {self.key!r}")
         return decode_conversation(body)

@@ -11,6 +11,7 @@ from perdure.session.change import Change
 from perdure.session.documents import DocumentToken, Owner
 from perdure.session.forks import inherited, value_as_of
 from perdure.session.transcripts import sees
+from perdure.values import clean_text
 
 if TYPE_CHECKING:
     from perdure.session.line import Line
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 async def snapshot(line: Line, token: DocumentToken, owner: int, key: str) -> Any:
     """A copy of a document's published value; None where there is none. Creates nothing. Raises NotFound."""
-    return copy.deepcopy(await _published(line, token, owner, key))
+    return copy.deepcopy(await _published(line, token, owner, clean_text(key)))
 
 
 async def _published(line: Line, token: DocumentToken, owner: int, key: str) -> Any:
@@ -43,7 +44,7 @@ async def snapshot_as_of(line: Line, token: DocumentToken, conversation: Convers
     if token.scope != "conversation":
         raise UsageError(f"document {token.kind!r} belongs to a {token.scope}: entries say nothing about its history")
     line.check_fault()
-    memory = line.memory
+    memory, key = line.memory, clean_text(key)
     lineage = await memory.lineage(await memory.conversation(conversation))
     body = await line.storage.read_entry(line.session, at)
     entry = None if body is None else decode_entry(body)
@@ -72,6 +73,7 @@ class Attached:
     async def open(cls, line: Line, token: DocumentToken, owner: int, key: str) -> Attached:
         """Follow from now on: what is committed while the present value is read is not missed."""
         line.check()
+        key = clean_text(key)
         attached = cls(line, token, owner, key)
         try:
             value = await _published(line, token, owner, key)

@@ -127,6 +127,7 @@ class Transaction:
     async def find_conversation(self, key: str) -> Conversation | None:
         """The conversation with that key, as of the tip."""
         self.alive()
+        key = clean_text(key)  # as it is stored
         found = self.candidate.key(key)
         if found is None and key not in self.unused:
             found = await self.memory.by_key(key)
@@ -266,12 +267,12 @@ class Transaction:
         `owner` is a conversation or task id, by default the transaction's own. Raises NotFound where it is not there.
         """
         self.alive()
-        return (await self.drafts.slot(token, self._owner(token, owner), key)).draft.root
+        return (await self.drafts.slot(token, self._owner(token, owner), clean_text(key))).draft.root
 
     async def snapshot(self, token: DocumentToken, owner: int | None = None, *, key: str = "") -> Any:
         """The document's present value with this transaction's changes; None where there is none. Do not change it."""
         self.alive()
-        return await self.drafts.value(token, self._owner(token, owner), key)
+        return await self.drafts.value(token, self._owner(token, owner), clean_text(key))
 
     def _owner(self, token: DocumentToken, owner: int | None) -> Owner:
         if token.scope == "session":
