@@ -56,7 +56,10 @@ def coerce(value: object, *, path: str = "") -> JSON:
     Generators, functions, NaN and all other objects are refused: a tool must say what it means.
     """
     try:
-        return _coerce(value, 0)
+        try:
+            return copy(value, 0)  # most results are JSON already, and this is four times as fast
+        except Refused:
+            return _coerce(value, 0)
     except Refused as refused:
         raise refused.error(path) from None
     except RecursionError:
