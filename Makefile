@@ -13,7 +13,7 @@ PYTEST := $(PY) -m pytest
 export PYTHONHASHSEED ?= 0
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run check format test crash crash-short simulate bench bench-quick exports lock clean
+.PHONY: help setup run check format test crash crash-short simulate bench-quick exports lock clean
 
 help:
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1#\2/p' Makefile | awk -F'#' '{printf "%-20s %s\n", $$1, $$2}'
@@ -53,8 +53,7 @@ simulate: $(STAMP) ## SEEDS simulated runs under a seeded scheduler
 bench-quick: $(STAMP) ## the bars of speed: under 50 s, exits 1 when one is missed
 	$(PY) benchmarks/quick.py
 
-bench: $(STAMP) ## the whole benchmark suite
-	$(PY) benchmarks/full.py
+
 
 exports: $(STAMP) ## write the snapshot of public names and signatures anew
 	$(PY) tests/architecture/test_exports.py
