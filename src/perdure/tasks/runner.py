@@ -97,7 +97,7 @@ class Runner:
         if invocation.revoked:
             return
         await _absorb()
-        if invocation.late is not None:
+        if invocation.late is not None and not invocation.aborting:
             self._scheduler.late[self.id] = invocation.late
         await invocation.landed()
         refused = None if invocation.moving is None else invocation.moving.error
