@@ -83,8 +83,10 @@ class Campaign:
         detail = f"{kill.delay:.2f} s after it was told to open the store"
         at_once = OPEN_AT_ONCE + (kill.nth if kill.point == "admission" else 0)
         while at is None or self._suspects or clock.monotonic() < at:
-            waits = at is None or self._suspects
-            report = life.expect(SILENCE) if waits else life.hear(at - clock.monotonic())
+            if at is None or self._suspects:
+                report = life.expect(SILENCE)
+            else:
+                report = life.hear(at - clock.monotonic())
             if isinstance(report, talk.Reached):
                 at, detail = clock.monotonic() + kill.delay, report.detail
             elif report is not None:
