@@ -216,5 +216,3 @@ async def test_a_caller_that_gives_up_takes_nothing_back(world: Any):
 
 def say_model(text: str) -> Any:
     return ScriptedModel(say(text))
-
-

@@ -11,7 +11,7 @@ from perdure.harness.harness import Settings
 from perdure.harness.registry import tool
 from perdure.inbox.boundary import due
 from perdure.messages import UserMessage, text_of
-from perdure.records import Queued, Submission, SubmissionId
+from perdure.records import ROOT, Queued, Submission, SubmissionId
 from perdure.session.transaction import entry_kind
 from perdure.testing.scripted import answer, by_prompt, call, fail, say, wait
 
@@ -27,9 +27,7 @@ async def story(chat: Any) -> list[str]:
             found.append(str(entry.data))
         else:
             message = entry.messages[0]
-            found.append(
-                text_of(message) if isinstance(message, UserMessage) else "!" if "tool" in entry.kind else "."
-            )
+            found.append(text_of(message) if isinstance(message, UserMessage) else "!" if "tool" in entry.kind else ".")
     return found[::-1]
 
 
@@ -97,7 +95,13 @@ async def test_the_order_is_the_same_after_a_restart(world: Any):
     gate = asyncio.Event()
     script = by_prompt({"one": answer(wait(gate), say("a")), "": say("b")})
     chat = await (await world.open(script)).conversation("a")
-    for text, mode in (("one", "follow_up"), ("Q1", "follow_up"), ("S1", "steer"), ("Q2", "follow_up"), ("S2", "steer")):
+    for text, mode in (
+        ("one", "follow_up"),
+        ("Q1", "follow_up"),
+        ("S1", "steer"),
+        ("Q2", "follow_up"),
+        ("S2", "steer"),
+    ):
         await chat.submit(text, when_busy=mode)
     session = await world.restart()
     gate.set()
@@ -226,12 +230,18 @@ gates: list[asyncio.Event] = []
 
 def item(id: int, type: Any, mode: Any = "follow_up") -> Submission:
     return Submission(
-        id=SubmissionId(id), conversation=1, type=type, state=Queued(), digest="", at=0.0, mode=mode  # type: ignore[arg-type]
+        id=SubmissionId(id),
+        conversation=ROOT,
+        type=type,
+        state=Queued(),
+        digest="",
+        at=0.0,
+        mode=mode,
     )
 
 
 @pytest.mark.parametrize(
-    ("point", "steering", "follow_up", "placed"),
+    "point, steering, follow_up, placed",
     [
         ("round", "one", "one", [2, 6, 3]),
         ("round", "all", "one", [2, 6, 3, 5]),

@@ -9,7 +9,7 @@ from pydantic import AfterValidator
 
 from perdure.harness.generation import REFUSED_ROUNDS
 from perdure.harness.registry import tool
-from perdure.messages import AssistantMessage
+from perdure.messages import AssistantMessage, ToolCall
 from perdure.testing.scripted import answer, by_prompt, by_round, call, length, say
 
 pytestmark = pytest.mark.anyio
@@ -51,8 +51,20 @@ async def round_of(world: Any, *calls: Any, ran: Ran, cut: bool = False) -> list
 @pytest.mark.invariant("HA-12")
 @pytest.mark.parametrize(
     "arguments",
-    ['{"path": "/ho', '{"path": "/home"}"', '{"path": "/home",}', "", "null", "[]", '"/home"', "7", '{"path": NaN}']
-    + ['{"path": "/a", "path": "/b"}', "{" * 5000, '{"path": 1e999999}'],
+    [
+        '{"path": "/ho',
+        '{"path": "/home"}"',
+        '{"path": "/home",}',
+        "",
+        "null",
+        "[]",
+        '"/home"',
+        "7",
+        '{"path": NaN}',
+        '{"path": "/a", "path": "/b"}',
+        "{" * 5000,
+        '{"path": 1e999999}',
+    ],
 )
 async def test_arguments_that_are_no_json_object_never_run(world: Any, arguments: str):
     """I15: not even where every argument has a default; nothing is repaired, nothing is made up."""
@@ -96,7 +108,9 @@ async def test_a_tool_that_no_model_could_be_told_of_ends_the_run_and_says_what_
     assert (ended.reason, "odd" in ended.detail) == ("faulted", True)
 
 
-@pytest.mark.parametrize("name", ["shel", "", " ", "a/b~c", "näme", "x" * 10_000, "bad\0\ud800", "perdure.tool", "__class__"])
+@pytest.mark.parametrize(
+    "name", ["shel", "", " ", "a/b~c", "näme", "x" * 10_000, "bad\0\ud800", "perdure.tool", "__class__"]
+)
 async def test_a_tool_that_does_not_exist_is_an_error_that_names_those_that_do(world: Any, name: str):
     """I20."""
     ran = Ran()
@@ -174,6 +188,9 @@ async def test_what_the_model_asked_for_is_stored_as_it_came(world: Any):
     session = await world.open(by_round(call("look", '{"n": 1'), say("ok")), *Ran().tools)
     chat = await session.conversation("a")
     await (await chat.submit("go")).wait()
-    asked = [m async for e in chat.history() for m in e.messages if isinstance(m, AssistantMessage) and m.stop != "stop"]
+    asked = [
+        m async for e in chat.history() for m in e.messages if isinstance(m, AssistantMessage) and m.stop != "stop"
+    ]
     (part,) = asked[0].parts
+    assert isinstance(part, ToolCall)
     assert (part.arguments, part.raw) == (None, '{"n": 1')

@@ -6,7 +6,7 @@ import re
 import tracemalloc
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from perdure.errors import UsageError
@@ -190,6 +190,8 @@ def test_the_deltas_joined_are_the_text_while_nothing_is_dropped(
 TEXTS = st.lists(st.text(st.sampled_from("ab\né🙂 "), max_size=40), max_size=12)
 
 
+@example(["é🙂"], 5, 1, "tail")
+@example(["é🙂"], 5, 1, "both")
 @given(TEXTS, st.integers(4, 120), st.integers(1, 12), st.sampled_from(KEEPS))
 def test_kept_and_dropped_add_up_and_the_limits_hold(
     pieces: list[str], limit_bytes: int, limit_lines: int, keep: Keep

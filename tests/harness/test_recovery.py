@@ -45,7 +45,9 @@ class Effects:
 
 
 async def results(chat: Any) -> list[ToolMessage]:
-    found = [message async for entry in chat.history() for message in entry.messages if isinstance(message, ToolMessage)]
+    found = [
+        message async for entry in chat.history() for message in entry.messages if isinstance(message, ToolMessage)
+    ]
     return sorted(found, key=lambda message: [int(part) for part in message.call.split(".")])
 
 
@@ -243,9 +245,7 @@ async def test_a_recovered_request_is_the_same_request(world: Any):
         tx.append(chat.id, NOTE, data="written meanwhile", heads_itself=True)
 
     second = StrictModel(ScriptedModel(say("ok")))
-    session = await world.restart(
-        model=second, registry=Registry([Extension(name="x", tools=[effects.look, late])])
-    )
+    session = await world.restart(model=second, registry=Registry([Extension(name="x", tools=[effects.look, late])]))
     assert (await session.submission(sent.id).wait()).text == "ok"
     again = second.inner.requests[0]  # type: ignore[attr-defined]
     assert (again.messages, again.tools, again.model) == (first.messages, first.tools, first.model)

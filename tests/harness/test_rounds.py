@@ -210,9 +210,7 @@ async def test_the_identity_of_a_call_is_its_answer_and_its_position(world: Any)
     await (await chat.submit("one")).wait()
     assert len(set(ids)) == 4
     wanted = [
-        call_key(entry.id, index)
-        async for entry in chat.history()
-        for index in range(len(calls_of(entry.messages[0])))
+        call_key(entry.id, index) async for entry in chat.history() for index in range(len(calls_of(entry.messages[0])))
     ]
     assert sorted(ids) == sorted(wanted)
 
@@ -227,5 +225,7 @@ async def test_a_blocked_call_leaves_its_siblings_alone(world: Any):
     )
     chat = await session.conversation("a")
     await (await chat.submit("one")).wait()
-    found = {entry.messages[0].text: entry.messages[0].error async for entry in chat.history() if entry.data.get("call")}
+    found = {
+        entry.messages[0].text: entry.messages[0].error async for entry in chat.history() if entry.data.get("call")
+    }
     assert found == {"saw 0": None, "not today": "blocked"}

@@ -42,7 +42,7 @@ class Quiet(BaseException):
 
 
 @pytest.mark.parametrize(
-    ("error", "text"),
+    "error, text",
     [
         (ValueError("no such place"), "ValueError: no such place"),
         (Ugly(), "Ugly: (its message could not be made: RuntimeError)"),
@@ -87,7 +87,7 @@ async def test_a_huge_message_of_an_error_is_clipped(memory_world: Any):
 
 
 @pytest.mark.parametrize(
-    ("value", "text"),
+    "value, text",
     [
         (None, ""),
         ("plain", "plain"),
@@ -244,7 +244,7 @@ async def test_the_time_limit_is_30_seconds_unless_the_tool_says_otherwise(memor
     assert await sent.status() == "done"
 
 
-@pytest.mark.parametrize(("seconds", "ends"), [(100.0, 100.0), (2.0, 2.0)])
+@pytest.mark.parametrize("seconds, ends", [(100.0, 100.0), (2.0, 2.0)])
 async def test_a_call_can_ask_for_more_time_or_less(memory_world: Any, seconds: float, ends: float):
     world = memory_world
 
@@ -474,7 +474,9 @@ async def test_what_a_function_does_to_its_arguments_changes_nothing_that_is_sto
 
     await result_of(memory_world, work, {"items": [{"a": [1]}]})
     request = memory_world.strict[-1].inner.requests[-1]
-    (asked,) = [part for message in request.messages for part in getattr(message, "parts", ()) if hasattr(part, "arguments")]
+    (asked,) = [
+        part for message in request.messages for part in getattr(message, "parts", ()) if hasattr(part, "arguments")
+    ]
     assert asked.arguments == {"items": [{"a": [1]}]}
 
 
@@ -503,5 +505,3 @@ async def test_progress_of_many_calls_does_not_keep_the_loop_busy(memory_world: 
     await world.clock.advance(1.0)
     names = [task.get_name() for task in asyncio.all_tasks()]
     assert "perdure progress" not in names
-
-

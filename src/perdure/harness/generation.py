@@ -97,7 +97,8 @@ class GenerationTask(TaskDefinition, reserved=True):
         conversation = tx.invocation.conversation
         await tx.line.flushed()
         bodies = await tx.line.storage.read_tasks(tx.line.session, [TaskId(int(id)) for id in slots])
-        outcomes = {str(task.id): task.outcome for task in map(decode_task, bodies)}
+        tasks = [decode_task(body, tx.line.session) for body in bodies]
+        outcomes = {str(task.id): task.outcome for task in tasks}
         for id, slot in slots.items():
             code, text = unwritten(outcomes.get(id))
             output = slot.get("output")

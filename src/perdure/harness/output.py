@@ -175,10 +175,17 @@ def _whole_prefix(data: bytes, most: int) -> bytes:
 
 def _whole_suffix(data: bytes, most: int) -> bytes:
     """The longest suffix of whole characters that takes at most `most` bytes when shown."""
+    data = _untorn(data)
     if _size(data) > most:
         length = bisect.bisect_right(range(len(data) + 1), most, key=lambda n: _size(data[len(data) - n :])) - 1
-        data = data[len(data) - length :]
-    torn = next((i for i, byte in enumerate(data[:4]) if byte & 0xC0 != 0x80), 0)
+        data = _untorn(data[len(data) - length :])
+    return data
+
+
+def _untorn(data: bytes) -> bytes:
+    """Without the end of a character whose beginning is not there: its bytes alone would take more than it did."""
+    none = 0 if len(data) > 3 else len(data)  # four such bytes belong to no character at all
+    torn = next((i for i, byte in enumerate(data[:4]) if byte & 0xC0 != 0x80), none)
     return data[torn:]
 
 

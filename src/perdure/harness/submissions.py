@@ -199,7 +199,7 @@ class SubmissionHandle:
         match record.state:
             case Done(entry=entry, answer=answer):
                 found = None if answer is None else await self._harness.line.storage.read_entry(self._session, answer)
-                return Answered(entry=entry, answer=None if found is None else decode_entry(found))
+                return Answered(entry=entry, answer=None if found is None else decode_entry(found, self._session))
             case Unanswered(reason=reason, detail=detail, entry=entry):
                 return NotAnswered(reason=reason, detail=detail, entry=entry)
             case _:
@@ -240,4 +240,4 @@ class SubmissionHandle:
         body = await self._harness.line.storage.read_submission(self._session, self.id)
         if body is None:
             raise NotFound(f"no submission {self.id} in session {self._session!r}")
-        return decode_submission(body)
+        return decode_submission(body, self._session)
