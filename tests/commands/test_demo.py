@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -137,7 +137,7 @@ Tamper = Callable[[Path], None]
 
 
 @contextmanager
-def database(directory: Path) -> Iterator[apsw.Connection]:
+def database(directory: Path) -> Generator[apsw.Connection]:
     connection = apsw.Connection(str(directory / "store.db"))
     yield connection
     connection.close()

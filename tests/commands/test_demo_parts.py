@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import threading
 from collections import Counter
@@ -16,8 +17,10 @@ from perdure.commands.demo.client import Client
 from perdure.commands.demo.points import Points, Voice
 from perdure.commands.demo.schedule import NAMED, Kill, schedule
 from perdure.commands.demo.talk import Accepted
+from perdure.commands.demo.timeline import Counts, timeline
 from perdure.errors import UsageError
 from perdure.telemetry import Telemetry
+from perdure.testing.clock import ManualClock
 
 # -- the schedule --------------------------------------------------------------------------------
 
@@ -94,6 +97,42 @@ def test_what_had_settled_before_it_was_accepted_is_not_waited_for(client: Clien
     client.accept(Accepted(request="errand-1", submission=8, settled=True))
 
     assert client.is_done
+
+
+# -- the timeline --------------------------------------------------------------------------------
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+COUNTS = Counts(kills=3, planned=12, accepted=5, answered=4)
+
+
+def shown_on(stream: io.StringIO, text: str) -> str:
+    with timeline(stream, ManualClock(0)) as shown:
+        shown.show(2, "KILL", text)
+        shown.count(COUNTS)
+        shown.say("done")
+    return stream.getvalue()
+
+
+def test_each_event_is_a_plain_line_where_nobody_looks() -> None:
+    assert shown_on(io.StringIO(), "inside an effect") == "   0.00  #2   KILL      inside an effect\ndone\n"
+
+
+def test_a_terminal_also_shows_how_far_it_is_and_gets_its_cursor_back() -> None:
+    drawn = shown_on(Terminal(), "inside an effect")
+
+    assert "inside an effect" in drawn
+    assert "3 of 12 kills" in drawn
+    assert drawn.rindex("\x1b[?25h") > drawn.rindex("\x1b[?25l")
+
+
+@pytest.mark.parametrize("stream", [io.StringIO(), Terminal()], ids=["plain", "drawn"])
+def test_what_a_tool_printed_does_not_steer_the_terminal(stream: io.StringIO) -> None:
+    assert "\x1b]0;" not in shown_on(stream, "title \x1b]0;gotcha\x07 set")
 
 
 # -- points --------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -55,6 +56,7 @@ def demo(kills: int, seed: int | None, as_json: bool, keep: str | None, store: s
             f"perdure demo looks for processes in /proc, which {sys.platform} does not have: run it on Linux"
         )
     files = _made(keep, store)
+    signal.signal(signal.SIGTERM, _terminated)
     with _cleaned_up(files, keep=keep is not None):
         with timeline(sys.stderr if as_json else sys.stdout, clock) as shown:
             shown.say("An agent does errands for a flower shop, on the demo model, which works offline.", "bold")
@@ -73,12 +75,17 @@ def demo(kills: int, seed: int | None, as_json: bool, keep: str | None, store: s
     return 0
 
 
+def _terminated(number: int, frame: object) -> None:
+    """Leave all blocks, so that what was started ends and what was made for this demo goes."""
+    sys.exit(128 + number)
+
+
 @contextmanager
 def _cleaned_up(files: Places, *, keep: bool) -> Generator[None]:
     """Remove the directory after the block, unless it is to be kept, or something went wrong that is worth a look."""
     try:
         yield
-    except (KeyboardInterrupt, BrokenPipeError):
+    except (KeyboardInterrupt, SystemExit, BrokenPipeError):  # nobody wants to know any more
         if not keep:
             shutil.rmtree(files.directory, ignore_errors=True)
         raise
