@@ -123,7 +123,7 @@ class World:
         await settle()
         threads = self.memory is None or any(thread.name.startswith("perdure ") for thread in threading.enumerate())
         enough = asyncio.get_running_loop().time() + (BREATH if threads else 0.0)
-        while not task.done() and asyncio.get_running_loop().time() < enough:
+        while not task.done() and asyncio.get_running_loop().time() < enough:  # noqa: ASYNC110 - a thread sets no event
             await asyncio.sleep(0)
 
     async def verify(self) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from perdure.errors import HandleExpired, InvalidValue, SandboxError
-from perdure.harness.output import Output, clip
+from perdure.harness.output import LIMIT_BYTES, LIMIT_LINES, Output, clip
 from perdure.harness.registry import Tool
 from perdure.harness.stored import LIVE
 from perdure.harness.supervision import GRACE, Supervised
@@ -21,6 +21,9 @@ from perdure.values import clean_text, coerce, encode
 
 if TYPE_CHECKING:
     from perdure.harness.harness import Harness
+
+#: A text of so many characters is within the limits of an output.
+SHORT = min(LIMIT_BYTES // 4, LIMIT_LINES)
 
 #: Details are no larger than this as JSON, in bytes; diagnostics no more than so many, nor longer, in characters.
 MOST_DETAILS = 256 * 1024
@@ -143,6 +146,8 @@ class Call:
 
     def bounded(self, text: str | bytes) -> str:
         """The text within the limits of an output."""
+        if isinstance(text, str) and len(text) <= SHORT:  # it fits, however many bytes and lines it has
+            return clean_text(text)
         bounded = Output(keep=self._tool.keep)
         bounded.feed(text)
         bounded.close()

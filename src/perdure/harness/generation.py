@@ -311,9 +311,8 @@ def unwritten(outcome: Outcome | None) -> tuple[ToolErrorCode, str]:
 
 def _show(live: Any, *, round: int, attempt: int) -> None:
     """What the run shows from now on; only what differs is written."""
-    wanted = {"round": round, "attempt": attempt, "text": "", "thinking": "", "retry": None}
+    shown = live.lend()
+    wanted = {"round": round, "attempt": attempt, "text": "", "thinking": "", "retry": None, "tools": {}}
     for name, value in wanted.items():
-        if live[name] != value:
+        if shown[name] != value:
             live[name] = value
-    if live["tools"]:
-        live["tools"] = {}

@@ -15,11 +15,8 @@ MOST = 1e15
 
 def add_request(document: Any, model: str, usage: Usage | None) -> None:
     """Count one attempt of a request in a draft of the usage document; one whose use is unknown counts as that."""
-    models = document["models"]
-    if model not in models:
-        models[model] = {"requests": 0, "unknown": 0}
-    totals = models[model]
-    totals["requests"] = totals["requests"] + 1
+    totals = dict(document.lend()["models"].get(model) or {"requests": 0, "unknown": 0})
+    totals["requests"] += 1
     known = False
     for bucket in BUCKETS:
         value = None if usage is None else getattr(usage, bucket)
@@ -27,7 +24,8 @@ def add_request(document: Any, model: str, usage: Usage | None) -> None:
             known = True
             totals[bucket] = totals.get(bucket, 0) + value
     if not known:
-        totals["unknown"] = totals["unknown"] + 1
+        totals["unknown"] += 1
+    document["models"][model] = totals  # one small operation, whatever changed
 
 
 def _counts(value: object) -> bool:
@@ -41,10 +39,5 @@ UNKNOWN_TOOL = "(unknown)"
 
 def add_call(document: Any, tool: str, *, error: bool) -> None:
     """Count one finished tool call."""
-    tools = document["tools"]
-    if tool not in tools:
-        tools[tool] = {"calls": 0, "errors": 0}
-    totals = tools[tool]
-    totals["calls"] = totals["calls"] + 1
-    if error:
-        totals["errors"] = totals["errors"] + 1
+    totals = document.lend()["tools"].get(tool) or {"calls": 0, "errors": 0}
+    document["tools"][tool] = {"calls": totals["calls"] + 1, "errors": totals["errors"] + error}
