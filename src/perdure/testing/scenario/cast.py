@@ -66,13 +66,12 @@ class Stage(msgspec.Struct, frozen=True, kw_only=True):
     ready: asyncio.Event
     #: An effect happened that goes on until it is stopped.
     lingering: asyncio.Event
-    #: What an effect asks before it happens: it may raise where no effect may start.
-    allowed: Callable[[], None] = lambda: None
+    #: Told of each effect that starts, before it does anything.
+    starting: Callable[[str], None] = lambda _: None
 
     def effect(self, key: str, tool: str, *, safe: bool = False) -> None:
         """Something happens in the world that no crash takes back."""
         self.telemetry.emit(BEFORE_EFFECT)
-        self.allowed()
         self.notes.add(Effect(key=key, tool=tool, safe=safe, life=self.life))
         self.telemetry.emit(AFTER_EFFECT)
 
@@ -132,6 +131,8 @@ def tools_of(stage: Stage) -> list[Tool]:
     """One that may be repeated, unsafe ones of every sort."""
 
     async def act(call: Call, *, safe: bool = False) -> str:
+        if call.name != "send":
+            stage.starting(call.name)
         await stage.ready.wait()
         call.output(f"{call.name} is on it\n")
         stage.effect(call.idempotency_key, call.name, safe=safe)
@@ -143,15 +144,17 @@ def tools_of(stage: Stage) -> list[Tool]:
 
     @tool
     async def pay(call: Call, n: int) -> str:
-        """Shows progress between its effect and its end."""
+        """Takes its time between its effect and its end."""
         said = await act(call)
         await stage.clock.sleep(0.004)
         return said
 
     @tool
     async def send(call: Call, n: int) -> str:
-        await stage.ready.wait()
-        await stage.clock.sleep(0.002)
+        """Shows progress before its effect."""
+        stage.starting(call.name)
+        call.output("soon\n")
+        await stage.clock.sleep(0.004)
         return await act(call)
 
     @tool(sequential=True)
@@ -238,6 +241,7 @@ class Payment(TaskDefinition):
             return
         await stage.ready.wait()
         await invocation.begin()
+        stage.starting("payment")
         stage.effect(invocation.idempotency_key, f"payment, {how}")
         if how == "long":
             await asyncio.get_running_loop().create_future()
@@ -266,6 +270,7 @@ class Report(TaskDefinition):
     async def report(self, invocation: Invocation) -> None:
         assert self._stage is not None
         await invocation.begin()
+        self._stage.starting("report")
         self._stage.effect(invocation.idempotency_key, "report", safe=True)
         async with invocation.commit() as tx:
             tx.complete("reported")

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
 from perdure.app.opening import store
 from perdure.app.session import Session
 from perdure.clock import Clock
-from perdure.errors import AlreadyAnswered, NotFound
+from perdure.errors import AlreadyAnswered, NotFound, StorageRejected, StorageUncertain
 from perdure.harness.harness import RequestLimits
 from perdure.harness.submissions import Answered, NotAnswered, SubmissionHandle
 from perdure.messages import user
@@ -23,7 +23,9 @@ from perdure.storage import Storage
 from perdure.telemetry import Telemetry
 from perdure.testing.scenario.cast import ACCEPTED, SHOWN, Checkout, Numbers, Report, Stage, model_of, registry_of
 from perdure.testing.scenario.notes import Accepted, Notes, Said, Settled, Shown
-from perdure.testing.scenario.steps import take_steps
+from perdure.testing.scenario.steps import take_step
+
+T = TypeVar("T")
 
 SESSION = "main"
 STARTED = document("scenario.started", scope="session")
@@ -70,20 +72,14 @@ class Life:
             for waiting in (over, lingering):
                 waiting.cancel()
             self._say("aborting")
-            await (await self.session.root()).abort()
+            await self._sure(self._abort)
             self._say("aborted")
         work.append(await self._submit("task: look", "afterwards"))
         await self._settle(work)
 
     async def tasks(self) -> None:
         """Tasks of the application's own: fail-fast children, a timer, a memo, a question, one in the background."""
-        chat = await self.session.root()
-        async with self.session.commit() as tx:
-            started = await tx.doc(STARTED)
-            if "checkout" not in started:
-                home = await tx.use(chat.id)
-                started["checkout"] = tx.create_task(Checkout, owner=home).id
-                started["report"] = tx.create_task(Report, owner=home, background=True).id
+        await self._sure(self._start_tasks)
         found = await self.session.snapshot(STARTED)
         for name in ("checkout", "report"):
             self._accepted(name, found[name], "task")
@@ -102,14 +98,40 @@ class Life:
 
     async def kernel(self) -> None:
         """Commits on documents, entries, forks and questions, one after another."""
-        await take_steps(self.session, lambda number: self._accepted("step", number, "step"))
+        await self.session.resume()
+        while (number := await self._sure(lambda: take_step(self.session))) is not None:
+            self._accepted("step", number, "step")
 
     # -- parts ------------------------------------------------------------------------------
 
+    async def _sure(self, call: Callable[[], Awaitable[T]]) -> T:
+        """What is refused was not kept, and can be handed in again a little later."""
+        while True:
+            try:
+                return await call()
+            except StorageRejected:
+                self._say("refused")
+                await self._stage.clock.sleep(0.1)
+
     async def _submit(self, text: str, request: str, **how: Any) -> SubmissionHandle:
-        sent = await (await self.session.root()).submit(text, request_id=request, **how)
+        async def submit() -> SubmissionHandle:
+            return await (await self.session.root()).submit(text, request_id=request, **how)
+
+        sent = await self._sure(submit)
         self._accepted(request, sent.id)
         return sent
+
+    async def _abort(self) -> None:
+        await (await self.session.root()).abort()
+
+    async def _start_tasks(self) -> None:
+        chat = await self.session.root()
+        async with self.session.commit() as tx:
+            started = await tx.doc(STARTED)
+            if "checkout" not in started:
+                home = await tx.use(chat.id)
+                started["checkout"] = tx.create_task(Checkout, owner=home).id
+                started["report"] = tx.create_task(Report, owner=home, background=True).id
 
     async def _settle(self, work: list[SubmissionHandle]) -> None:
         for sent in work:
@@ -127,7 +149,7 @@ class Life:
         question = self._asked()
         if question is not None:
             try:
-                await self.session.answer(question, "no", by="the client")
+                await self._sure(lambda: self.session.answer(question, "no", by="the client"))
             except (AlreadyAnswered, NotFound):
                 self._say("answered before")
 
@@ -163,7 +185,7 @@ async def live(
     clock: Clock,
     telemetry: Telemetry,
     sandbox: Sandbox | None = None,
-    allowed: Callable[[Session], None] = lambda _: None,
+    starting: Callable[[Session, str], None] = lambda session, effect: None,
     **options: Any,
 ) -> None:
     """One life: open the session on a storage that is open, work until the run is over, close the session."""
@@ -176,7 +198,7 @@ async def live(
         life=life,
         ready=ready,
         lingering=lingering,
-        allowed=lambda: allowed(opened[0]),
+        starting=lambda effect: starting(opened[0], effect),
     )
 
     def shown(change: Change) -> None:
@@ -186,7 +208,7 @@ async def live(
         telemetry.emit(SHOWN)
 
     if variant == "tasks":
-        await _hand_in(storage, notes, life)
+        await _hand_in(storage, notes, life, clock)
     options = {
         "registry": registry_of(stage),
         "model": model_of(stage),
@@ -202,9 +224,15 @@ async def live(
         await Life(session, stage).see_through(variant)
 
 
-async def _hand_in(storage: Storage, notes: Notes, life: int) -> None:
-    """What another process wants, before anybody opens the session (K1a)."""
+async def _hand_in(storage: Storage, notes: Notes, life: int, clock: Clock) -> None:
+    """What another process wants, before anybody opens the session (K1a). In doubt it hands it in again."""
     message = msgspec.to_builtins(user("task: answer another process"))
     item = Inbound(id=HANDED_IN, kind="input", body={"message": message}, at=0.0)
-    await storage.hand_in(SESSION, item)
+    while True:
+        try:
+            await storage.hand_in(SESSION, item)
+        except (StorageRejected, StorageUncertain):
+            await clock.sleep(0.1)
+        else:
+            break
     notes.add(Accepted(name=HANDED_IN, id=0, what="item", life=life))

@@ -61,7 +61,7 @@ def _lost(stored: Stored, notes: Notes) -> Iterator[str]:
                     if stored.bodies.get(id) != body.encode():
                         yield f"entry {id} of commit {note.seq} was shown as {body}, stored is {stored.bodies.get(id)}"
                 for id, body in note.submissions.items():
-                    yield from _went_back(decode_submission(body), stored.submissions.get(id))
+                    yield from _went_back(decode_submission(body.encode()), stored.submissions.get(id))
             case Accepted(name=name, id=id, what=what):
                 known: Any = {"submission": stored.submissions, "task": stored.tasks, "item": stored.inbound}.get(what)
                 if known is not None and (name if what == "item" else id) not in known:

@@ -40,19 +40,16 @@ class Gone(TaskDefinition):
         raise AssertionError("nobody installed this")
 
 
-async def take_steps(session: Session, made: Callable[[int], None]) -> None:
-    """Make every step that was not made. `made` is called with each number once it is durable."""
-    await session.resume()
-    while True:
-        tally = await session.snapshot(TALLY) or {"steps": 0}
-        number = tally["steps"]
-        if number >= len(STEPS):
-            return
-        async with session.commit() as tx:
-            draft = await tx.doc(TALLY)
-            await STEPS[number](tx, draft["ids"])
-            draft["steps"] = number + 1
-        made(number + 1)
+async def take_step(session: Session) -> int | None:
+    """Make the next step; its number, counted from 1, or None where all are made."""
+    number = (await session.snapshot(TALLY) or {"steps": 0})["steps"]
+    if number >= len(STEPS):
+        return None
+    async with session.commit() as tx:
+        draft = await tx.doc(TALLY)
+        await STEPS[number](tx, draft["ids"])
+        draft["steps"] = number + 1
+    return number + 1
 
 
 async def begin(tx: TaskTransaction, ids: Ids) -> None:
