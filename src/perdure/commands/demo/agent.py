@@ -34,6 +34,8 @@ from perdure.tools.write import write
 
 #: Seconds between two parts of an answer: slow enough to be seen, and to be killed in between.
 SLOW = 0.015
+#: So often may the process die in one step of a task; at the third time, work that had begun would be parked (H44).
+MOST_DEATHS = 2
 
 
 def shop(files: Places, points: Points, voice: Voice) -> Registry:
@@ -148,7 +150,7 @@ class Agent:
 
     def _opened(self, session: Session) -> talk.Opened:
         found = session.inspect()
-        suspects = [task.id for task in found.tasks if task.crashes >= 2]
+        suspects = [task.id for task in found.tasks if task.state == "pending" and task.attempt >= MOST_DEATHS]
         self._points.spared.update(suspects)
         return talk.Opened(
             commit=found.seq,
@@ -172,9 +174,9 @@ class Agent:
                 case _:
                     pass
         for task in change.tasks.values():
-            if task.id in self._points.spared and not task.live:
+            if task.id in self._points.spared and (not task.live or task.attempt < MOST_DEATHS):
                 self._points.spared.discard(task.id)
-                self._voice.tell(talk.Ended(task=task.id))
+                self._voice.tell(talk.Moved(task=task.id))
 
 
 def _wrote(entry: Entry) -> talk.Wrote:

@@ -41,7 +41,7 @@ class Campaign:
         #: Kills that happened, by point.
         self._killed: Counter[Point] = Counter()
         self._left: list[str] = []
-        #: Tasks of this life in which another death would be one too many (H44).
+        #: Tasks that are spared: the agent died twice in their present step (H44).
         self._suspects: set[int] = set()
 
     def run(self, kills: Sequence[Kill]) -> Toll:
@@ -127,7 +127,7 @@ class Campaign:
                 self._wrote(report)
             case talk.Effect():
                 self._show("effect", report.text)
-            case talk.Ended():
+            case talk.Moved():
                 self._suspects.discard(report.task)
             case _:
                 pass

@@ -40,7 +40,7 @@ class Points:
         self._kill: Kill | None = None
         #: How often the agent still passes its point before it is killed there.
         self._left = 0
-        #: Tasks in which another death would be one too many (H44). While there are any, no point counts.
+        #: Tasks in whose present step another death would be one too many (H44). While there are any, no point counts.
         self.spared: set[int] = set()
 
     def arm(self, kill: Kill | None) -> None:

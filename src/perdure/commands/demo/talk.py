@@ -47,7 +47,7 @@ class Opened(msgspec.Struct, frozen=True, kw_only=True, tag="opened"):
     """The session is open and nothing runs yet.
 
     `live` are submissions that are not settled, `tasks` counts unfinished work.
-    `suspects` are tasks during which the process died twice: another death would park them (H44).
+    `suspects` are tasks whose present step the process did not survive twice: they are spared until they have moved.
     """
 
     commit: int
@@ -91,8 +91,8 @@ class Effect(msgspec.Struct, frozen=True, kw_only=True, tag="effect"):
     text: str
 
 
-class Ended(msgspec.Struct, frozen=True, kw_only=True, tag="ended"):
-    """A suspect ended: the process may die again."""
+class Moved(msgspec.Struct, frozen=True, kw_only=True, tag="moved"):
+    """A suspect came through its step: the process may die in it again."""
 
     task: int
 
@@ -108,7 +108,7 @@ class Closed(msgspec.Struct, frozen=True, kw_only=True, tag="closed"):
     """Everything is finished and closed."""
 
 
-Report = Ready | Opened | Accepted | Settled | Wrote | Effect | Ended | Reached | Closed
+Report = Ready | Opened | Accepted | Settled | Wrote | Effect | Moved | Reached | Closed
 
 read_order = msgspec.json.Decoder(Order).decode
 read_report = msgspec.json.Decoder(Report).decode
