@@ -174,9 +174,10 @@ def stubborn(**also: Any) -> Any:
         @phase(first=True)
         async def run(self, invocation: Any) -> None:
             self.started.set()
-            while not self.release.is_set():
+            for _ in range(10):
                 try:
                     await self.release.wait()
+                    break
                 except asyncio.CancelledError:
                     continue
             try:
@@ -230,9 +231,10 @@ async def test_a_body_that_is_open_when_its_invocation_is_detached_is_refused(me
             try:
                 async with invocation.commit() as tx:
                     inside.set()
-                    while not go_on.is_set():
+                    for _ in range(10):
                         try:
                             await go_on.wait()
+                            break
                         except asyncio.CancelledError:
                             continue
                     tx.complete("too late")

@@ -315,9 +315,13 @@ class Line:
 
     # -- closing ----------------------------------------------------------------------------
 
-    async def close(self) -> None:
-        """Take nothing more in, let what is admitted land. A body that is still open is refused when it ends."""
+    def seal(self) -> None:
+        """Take nothing more in. A body that is still open is refused when it ends."""
         self.closing = True
+
+    async def close(self) -> None:
+        """Take nothing more in, and let what is admitted land."""
+        self.seal()
         if self._watch is not None:
             self._watch.cancel()
         while self._admissions:

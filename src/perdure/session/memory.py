@@ -176,7 +176,7 @@ class Memory:
     def _keep(self, body: bytes | None) -> Conversation | None:
         if body is None:
             return None
-        read = decode_conversation(body)
+        read = decode_conversation(body, self.session)
         known = self.tip.conversations.get(read.id)
         if known is not None:
             return known
@@ -238,7 +238,7 @@ class Memory:
         found = self.published.conversations.get(id)
         if found is None:
             body = await self.storage.read_conversation(self.session, id)
-            found = None if body is None else decode_conversation(body)
+            found = None if body is None else decode_conversation(body, self.session)
         if found is None or found.deleted:
             raise NotFound(f"no conversation {id} in session {self.session!r}")
         return found
@@ -249,7 +249,7 @@ class Memory:
         if known is not None:
             return known
         body = await self.storage.read_conversation(self.session, id)
-        return None if body is None else decode_conversation(body)
+        return None if body is None else decode_conversation(body, self.session)
 
     async def lineage(self, conversation: Conversation) -> list[Segment]:
         """Where the entries that the conversation sees are, nearest first."""
@@ -276,7 +276,7 @@ class Memory:
         for id, bound in lineage:
             below = bound if before is None else before if bound is None else min(before, bound)
             bodies = await self.storage.scan_entries(self.session, id, before=below, limit=limit - len(found))
-            found.extend(map(decode_entry, bodies))
+            found.extend([decode_entry(body, self.session) for body in bodies])
             if len(found) >= limit:
                 break
         return found

@@ -22,6 +22,7 @@ from perdure.session.transaction import Transaction
 from perdure.settle.rules import recovered
 from perdure.storage import Storage
 from perdure.telemetry import Telemetry
+from perdure.values import clean_text
 
 PAGE = 500
 
@@ -33,7 +34,7 @@ async def open_line(
     storage: Storage, session: str, *, clock: Clock, telemetry: Telemetry, take_over: bool = False, kill: bool = False
 ) -> tuple[Line, bool]:
     """Claim the session and load its live records; also says whether the last owner crashed. Runs no code (K39)."""
-    opened = await storage.claim(session, take_over=take_over, kill=kill)
+    opened = await storage.claim(clean_text(session), take_over=take_over, kill=kill)
     line = Line(storage, opened, clock, telemetry)
     if opened.head > 0:
         await load_live(line)
@@ -45,7 +46,7 @@ async def load_live(line: Line) -> None:
     tip, storage, session = line.memory.tip, line.storage, line.session
     after = 0
     while bodies := await storage.scan_tasks(session, live=True, after=after, limit=PAGE):
-        tasks = [decode_task(body) for body in bodies]
+        tasks = [decode_task(body, session) for body in bodies]
         for task in tasks:
             tip.put_task(task)
         after = tasks[-1].id
@@ -53,7 +54,7 @@ async def load_live(line: Line) -> None:
             break
     after = 0
     while bodies := await storage.scan_submissions(session, live=True, after=after, limit=PAGE):
-        submissions = [decode_submission(body) for body in bodies]
+        submissions = [decode_submission(body, session) for body in bodies]
         for submission in submissions:
             tip.put_submission(submission)
         after = submissions[-1].id
@@ -69,14 +70,14 @@ async def _load_conversations(line: Line) -> None:
     tip, storage, session = line.memory.tip, line.storage, line.session
     if tip.tasks:
         for body in await storage.owned_conversations(session, sorted(tip.tasks)):
-            tip.put_conversation(decode_conversation(body))
+            tip.put_conversation(decode_conversation(body, session))
     wanted: dict[ConversationId, None] = {task.conversation: None for task in tip.tasks.values()}
     wanted.update(dict.fromkeys(tip.queued))
     for id in wanted:
         if id not in tip.conversations:
             body = await storage.read_conversation(session, id)
             if body is not None:
-                tip.put_conversation(decode_conversation(body))
+                tip.put_conversation(decode_conversation(body, session))
 
 
 async def _load_outcomes(line: Line) -> None:
@@ -89,7 +90,7 @@ async def _load_outcomes(line: Line) -> None:
     ids = list(named)
     for start in range(0, len(ids), PAGE):
         for body in await line.storage.read_tasks(line.session, ids[start : start + PAGE]):
-            task = decode_task(body)
+            task = decode_task(body, line.session)
             if task.outcome is not None:
                 tip.outcomes[task.id] = task.outcome
 
@@ -142,7 +143,7 @@ async def take_inbound(
 async def _take_all(tx: Transaction, handlers: Mapping[str, InboundHandler], broken: Mapping[str, Exception]) -> int:
     after, count = "", 0
     while bodies := await tx.line.storage.scan_inbound(tx.line.session, after=after):
-        for item in map(decode_inbound, bodies):
+        for item in [decode_inbound(body, tx.line.session) for body in bodies]:
             after = item.id
             tx.take(item, await _answer(tx, item, handlers, broken))
             count += 1

@@ -47,7 +47,7 @@ async def snapshot_as_of(line: Line, token: DocumentToken, conversation: Convers
     memory, key = line.memory, clean_text(key)
     lineage = await memory.lineage(await memory.conversation(conversation))
     body = await line.storage.read_entry(line.session, at)
-    entry = None if body is None else decode_entry(body)
+    entry = None if body is None else decode_entry(body, line.session)
     if entry is None or entry.seq > memory.published_seq or not sees(lineage, entry):
         raise NotFound(f"conversation {conversation} sees no entry {at}")
     value = await value_as_of(memory, token, entry.conversation, key, entry.seq)

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 
+import msgspec
+
 from perdure.deltas import apply
-from perdure.records import Document, DocumentId, Seq, decode_base, decode_document, decode_json
+from perdure.errors import InvalidValue
+from perdure.records import Document, DocumentId, Seq, damaged, decode_base, decode_document, decode_json, encode
 from perdure.session.change import Flight
 from perdure.session.documents import UNREAD, Loaded, Name, Owner
 from perdure.storage import Storage
@@ -93,7 +96,7 @@ class Shelves:
                 return found
             return await self.read(found.record)
         body = await self._storage.find_document(self._session, owner[0], owner[1], name[0], name[1])
-        return None if body is None else await self.read(decode_document(body))
+        return None if body is None else await self.read(decode_document(body, self._session))
 
     async def records(self, owner: Owner, *, kind: str | None = None, retired: bool = False) -> AsyncIterator[Document]:
         """The documents of an owner in storage, by id, page by page."""
@@ -103,7 +106,7 @@ class Shelves:
                 self._session, owner[0], owner[1], kind=kind, retired=retired, after=after, limit=PAGE
             )
             for body in bodies:
-                record = decode_document(body)
+                record = decode_document(body, self._session)
                 after = record.id
                 yield record
             if len(bodies) < PAGE:
@@ -115,10 +118,13 @@ class Shelves:
         stored = await self._storage.read_document(self._session, DocumentId(record.id), at=seq)
         if stored is None:
             return None
-        base = decode_base(stored.base)
-        value = base.value
-        for delta in stored.deltas:
-            value = apply(value, decode_json(delta))
+        try:
+            base = decode_base(stored.base)
+            value = base.value
+            for delta in stored.deltas:
+                value = apply(value, decode_json(delta))
+        except (msgspec.DecodeError, InvalidValue) as error:
+            raise damaged("document", encode(record), self._session, error) from None
         return Loaded(
             record=record,
             value=value,

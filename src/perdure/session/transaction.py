@@ -177,7 +177,7 @@ class Transaction:
         if entry is None:
             await self.line.flushed()
             body = await self.memory.storage.read_entry(self.line.session, id)
-            entry = None if body is None else decode_entry(body)
+            entry = None if body is None else decode_entry(body, self.line.session)
         if entry is None or not sees(lineage, entry):
             raise NotFound(f"conversation {conversation} sees no entry {id}")
         return entry

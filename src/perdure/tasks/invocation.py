@@ -144,7 +144,7 @@ class Invocation:
         ids = [TaskId(task.id) if isinstance(task, Task) else task for task in tasks]
         found: dict[TaskId, Outcome] = {}
         for body in await self._line.storage.read_tasks(self._line.session, ids):
-            task = decode_task(body)
+            task = decode_task(body, self._line.session)
             if task.outcome is not None:
                 found[task.id] = task.outcome
         missing = [id for id in ids if id not in found]

@@ -28,7 +28,7 @@ async def _decided(tx: TaskTransaction, id: TaskId) -> Exception:
     if ended is None:
         await tx.line.flushed()
         bodies = await tx.line.storage.read_tasks(tx.line.session, [id])
-        ended = decode_task(bodies[0]) if bodies else None
+        ended = decode_task(bodies[0], tx.line.session) if bodies else None
     if ended is None or ended.kind != QUESTION:
         return NotFound(f"no question {id} in session {tx.line.session!r}")
     match ended.outcome:

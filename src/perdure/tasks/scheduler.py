@@ -136,7 +136,7 @@ class Scheduler:
         """The terminal outcome of a task. Raises NotFound."""
         await self.until(lambda: id not in self.line.memory.published.tasks)
         for body in await self.line.storage.read_tasks(self.line.session, [id]):
-            outcome = decode_task(body).outcome
+            outcome = decode_task(body, self.line.session).outcome
             if outcome is not None:
                 return outcome
         raise NotFound(f"no task {id} in session {self.line.session!r}")
@@ -254,7 +254,8 @@ class Scheduler:
     # -- closing ----------------------------------------------------------------------------
 
     async def close(self) -> None:
-        """Reserve nothing more, stop and join what runs; write no outcome (K7). What ignores it is detached."""
+        """Take nothing more in, stop and join what runs; write no outcome (K7). What ignores it is detached."""
+        self.line.seal()
         self._ended(None)
         for runner in list(self._runners.values()):
             runner.stop()

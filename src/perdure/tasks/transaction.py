@@ -288,7 +288,7 @@ class InvocationTransaction(TaskTransaction):
     async def _ended(self, id: TaskId) -> Task:
         await self.line.flushed()
         for body in await self.line.storage.read_tasks(self.line.session, [id]):
-            return decode_task(body)
+            return decode_task(body, self.line.session)
         raise NotFound(f"no task {id} in session {self.line.session!r}")
 
 
