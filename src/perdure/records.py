@@ -6,10 +6,12 @@ States are tagged unions, so that a queued submission cannot have an answer and 
 
 from __future__ import annotations
 
-from typing import Any, Literal, NewType, TypeVar
+import re
+from typing import Any, Literal, NewType, Protocol, TypeVar
 
 import msgspec
 
+from perdure.errors import StorageCorrupt
 from perdure.messages import Message
 
 ConversationId = NewType("ConversationId", int)
@@ -352,12 +354,47 @@ _encoder = msgspec.json.Encoder()
 encode = _encoder.encode
 
 R = TypeVar("R")
+T_co = TypeVar("T_co", covariant=True)
 
-decode_conversation = msgspec.json.Decoder(Conversation).decode
-decode_entry = msgspec.json.Decoder(Entry).decode
-decode_task = msgspec.json.Decoder(Task).decode
-decode_submission = msgspec.json.Decoder(Submission).decode
-decode_document = msgspec.json.Decoder(Document).decode
+
+class Decode(Protocol[T_co]):
+    """Reads a stored record. Raises StorageCorrupt naming it, and the session where that is given."""
+
+    def __call__(self, body: bytes, session: str | None = None, /) -> T_co: ...
+
+
+def _decoder(what: str, record: type[R]) -> Decode[R]:
+    decode = msgspec.json.Decoder(record).decode
+
+    def checked(body: bytes, session: str | None = None, /) -> R:
+        try:
+            return decode(body)
+        except msgspec.DecodeError as error:
+            raise damaged(what, body, session, error) from None
+
+    return checked
+
+
+def damaged(what: str, body: bytes, session: str | None, error: Exception) -> StorageCorrupt:
+    """The error for a stored record that cannot be read: which one, as far as it still tells."""
+    found = _ID.match(body)
+    which = f"{what} {found[1].decode()}" if found else f"{what} (its id is lost too)"
+    where = "" if session is None else f" of session {session!r}"
+    return StorageCorrupt(
+        f"{which}{where} is damaged in the store: {error}. It was left as it is, and nothing goes on that needs it: "
+        "keep a copy of the store, then restore a backup"
+    )
+
+
+#: Every record begins with its id.
+_ID = re.compile(rb'\{"id":"?([0-9a-f-]{1,40})[",}]')
+
+decode_conversation = _decoder("conversation", Conversation)
+decode_entry = _decoder("entry", Entry)
+decode_task = _decoder("task", Task)
+decode_submission = _decoder("submission", Submission)
+decode_document = _decoder("document", Document)
+decode_inbound = _decoder("inbound item", Inbound)
+#: These two raise msgspec.DecodeError: they stand below a record that their caller can name.
 decode_base = msgspec.json.Decoder(Base).decode
-decode_inbound = msgspec.json.Decoder(Inbound).decode
 decode_json = msgspec.json.Decoder().decode
