@@ -19,7 +19,10 @@ import pytest
 from perdure.commands.demo.verify import verify
 from perdure.testing.processes import Child, run_child
 
+pytestmark = pytest.mark.timeout(200)  # a dozen processes start, wherever this runs
+
 NOBODY = 65534
+PATIENCE = 150.0
 NAMED = ("admission", "model_stream", "before_effect", "in_effect", "after_effect")
 SETPRIV = shutil.which("setpriv")
 FIELDS = ["kills", "accepted", "answered", "lost", "repeated_unsafe", "transcript_valid", "by_point"]
@@ -30,7 +33,7 @@ DEMO = [sys.executable, "-m", "perdure", "demo"]
 def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The files of a demo that went well."""
     directory = tmp_path_factory.mktemp("demo") / "kept"
-    done = run_child([*DEMO, "--kills", "5", "--seed", "1", "--json", "--keep", str(directory)])
+    done = run_child([*DEMO, "--kills", "5", "--seed", "1", "--json", "--keep", str(directory)], timeout=PATIENCE)
     assert done.code == 0, done.stderr
     (directory / "stdout").write_text(done.stdout)
     (directory / "stderr").write_text(done.stderr)
@@ -84,7 +87,9 @@ def test_anybody_may_run_it() -> None:
         may_read = ["--inh-caps=+dac_read_search", "--ambient-caps=+dac_read_search"]
         demo = [*DEMO, "--kills", "5", "--seed", "3", "--json"]
 
-        done = run_child([str(SETPRIV), *nobody, *may_read, *demo], {"TMPDIR": directory}, cwd=directory)
+        done = run_child(
+            [str(SETPRIV), *nobody, *may_read, *demo], {"TMPDIR": directory}, cwd=directory, timeout=PATIENCE
+        )
 
         assert done.code == 0, done.stderr
         assert json.loads(done.lines[-1])["lost"] == 0
@@ -100,7 +105,7 @@ def test_a_payment_that_happens_twice_makes_it_exit_with_1(tmp_path: Path) -> No
 
         with ledger.open("a") as file:
             file.write(ledger.read_text().splitlines(keepends=True)[0])
-        done = child.wait()
+        done = child.wait(PATIENCE)
 
     assert done.code == 1
     assert "WERE REPEATED" in done.stdout
