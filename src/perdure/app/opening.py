@@ -24,7 +24,6 @@ from perdure.schema import Schema
 from perdure.session.opening import open_line
 from perdure.storage import SessionInfo, Storage
 from perdure.telemetry import Telemetry
-from perdure.values import clean_text
 
 T = TypeVar("T")
 
@@ -109,9 +108,7 @@ async def open_session(
         instructions=instructions,
         progress_interval=progress_interval,
     )
-    line, crashed = await open_line(
-        storage, clean_text(key), clock=clock, telemetry=telemetry, take_over=take_over, kill=kill
-    )
+    line, crashed = await open_line(storage, key, clock=clock, telemetry=telemetry, take_over=take_over, kill=kill)
     harness = Harness(
         line,
         registry or Registry(),

@@ -73,7 +73,7 @@ class Session:
     async def conversations(self, *, before: int | None = None, limit: int = 20) -> list[Conversation]:
         """The newest conversations, newest first."""
         bodies = await self._line.storage.scan_conversations(self._line.session, before=before, limit=limit)
-        return [decode_conversation(body) for body in bodies]
+        return [decode_conversation(body, self._line.session) for body in bodies]
 
     def submission(self, id: int) -> SubmissionHandle:
         """A submission by id, also after a restart; an unknown id raises NotFound when it is asked for."""

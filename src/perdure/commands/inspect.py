@@ -45,7 +45,7 @@ async def _look(place: Place) -> Seen:
         return Seen(
             info=await session.info(),
             inspection=await session.inspect(),
-            handed_in=[decode_inbound(body) for body in waiting],
+            handed_in=[decode_inbound(body, session.key) for body in waiting],
         )
 
 

@@ -25,7 +25,7 @@ async def find_request(tx: Transaction, conversation: ConversationId, request_id
     if found is None:
         await tx.line.flushed()
         stored = await tx.line.storage.find_submission(tx.line.session, conversation, request_id)
-        found = None if stored is None else decode_submission(stored)
+        found = None if stored is None else decode_submission(stored, tx.line.session)
     if found is not None and found.digest != body:
         state = type(found.state).__name__.lower()
         raise RequestConflict(
