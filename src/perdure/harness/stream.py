@@ -23,33 +23,36 @@ class Stream:
     Raises ModelError and nothing else, whatever the adapter does; also for an end without a finish reason (H13).
     """
 
+    __slots__ = ("_committed", "_harness", "_invocation", "_message", "_model", "_over", "_reading", "_shown", "answer")
+
     def __init__(self, harness: Harness, invocation: Invocation, model: Model) -> None:
         self._harness = harness
         self._invocation = invocation
         self._model = model
         self.answer = Answer(model.name)
         self._message: AssistantMessage | None = None
-        #: What was shown of the answer, in pieces, and how many of them are committed.
-        self._shown: dict[str, list[str]] = {"text": [], "thinking": []}
-        self._committed = {"text": 0, "thinking": 0}
+        #: What was shown of the answer, in pieces by part of the live document, and how many of them are committed.
+        #: Empty until the model says something: thousands of requests may wait at once.
+        self._shown: dict[str, list[str]] | None = None
+        self._committed: dict[str, int] | None = None
         self._over = False
 
     @property
     def text(self) -> str:
         """The visible text so far."""
-        return "".join(self._shown["text"])
+        return "" if self._shown is None else "".join(self._shown.get("text", ()))
 
     async def run(self, request: Request) -> AssistantMessage:
         """The whole answer."""
         harness, name = self._harness, self._model.name
         limits = harness.defaults.limits
         began = harness.clock.monotonic()
-        reading = Supervised(harness.watch, self._read(request, began), seconds=min(limits.first_byte, limits.total))
+        reading: Supervised[None] = Supervised(harness.watch, self._read(request, began), seconds=min(limits.first_byte, limits.total))
         self._reading = reading
         try:
             await reading.result()
         except TimeUp:
-            what = "stopped answering" if any(self._shown.values()) else "answered nothing"
+            what = "stopped answering" if self._shown else "answered nothing"
             failure = ModelError(f"{name} {what} within the time limit", kind="timeout")
         except ModelError as error:
             failure = error
@@ -95,17 +98,20 @@ class Stream:
                 await close()
 
     def _show(self, part: str, piece: str) -> None:
-        self._shown[part].append(piece)
+        if self._shown is None:
+            self._shown = {}
+        self._shown.setdefault(part, []).append(piece)
         self._harness.progress.note(self._flush)
 
     async def _flush(self) -> None:
-        counts = {part: len(pieces) for part, pieces in self._shown.items()}
+        shown, committed = self._shown or {}, self._committed or {}
+        counts = {part: len(pieces) for part, pieces in shown.items()}
         async with self._invocation.commit() as tx:
             if self._over:
                 return
             live = await tx.doc(LIVE, self._invocation.id)
-            for part, pieces in self._shown.items():
-                fresh = "".join(pieces[self._committed[part] : counts[part]])
+            for part, pieces in shown.items():
+                fresh = "".join(pieces[committed.get(part, 0) : counts[part]])
                 if fresh:
                     live.append_text(part, fresh)
             if live["retry"] is not None:

@@ -23,6 +23,8 @@ GRACE = 5.0
 class Runner:
     """One asyncio task that runs the invocations of one durable task, one after another."""
 
+    __slots__ = ("_line", "_scheduler", "id", "inside", "invocation", "loop_task")
+
     def __init__(self, scheduler: Scheduler, id: TaskId) -> None:
         self._scheduler = scheduler
         self._line = scheduler.line
