@@ -261,9 +261,12 @@ async def test_an_abort_that_was_handed_in_stops_the_run(world: Any):
         ("answer", {}),
         ("answer", {"question": 4711}),
         ("answer", {"question": [1]}),
+        ("retry", {}),
+        ("retry", {"task": "x"}),
+        ("retry", None),
         ("dance", {}),
     ],
-    ids=range(20),
+    ids=range(23),
 )
 async def test_nothing_that_another_process_hands_in_keeps_the_session_from_opening(
     memory_world: Any, kind: str, body: Any

@@ -490,6 +490,30 @@ async def test_a_tool_name_that_no_model_can_call_is_refused_where_it_is_install
         await memory_world.open(say("ok"), odd)
 
 
+@pytest.mark.parametrize("keep", ["head", "tail", "both"])
+async def test_a_flood_of_output_is_bounded_in_what_is_stored_of_it(memory_world: Any, keep: Any):
+    """What is only added costs what was added; what has to be replaced is stored once a second at most."""
+    world = memory_world
+    written: list[int] = []
+
+    @tool(keep=keep, timeout=60)
+    async def flood(call: Any) -> str:
+        """Flood."""
+        for _ in range(500):
+            call.output("x" * 999 + "\n")
+            await world.clock.sleep(0.02)
+        return "done"
+
+    session = await world.open(by_round(call("flood"), say("ok")), flood)
+    session.observe(lambda change: written.extend(len(repr(document.ops)) for document in change.documents))
+    chat = await session.conversation("a")
+    sent = await chat.submit("go")
+    for _ in range(200):
+        await world.clock.advance(0.1)
+    assert (await sent.wait()).text == "ok"
+    assert sum(written) < 20 * 60_000
+
+
 async def test_progress_of_many_calls_does_not_keep_the_loop_busy(memory_world: Any):
     """One sleeper for the session: nothing is left behind when the calls are over."""
     world = memory_world

@@ -22,6 +22,9 @@ from perdure.values import clean_text, coerce, encode
 if TYPE_CHECKING:
     from perdure.harness.harness import Harness
 
+#: Output that is not only added to is committed whole, and no more often than this, in seconds.
+REPLACE_EVERY = 1.0
+
 #: A text of so many characters is within the limits of an output.
 SHORT = min(LIMIT_BYTES // 4, LIMIT_LINES)
 
@@ -46,6 +49,7 @@ class Call:
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
         self._noted = False
+        self._replaced = -REPLACE_EVERY
         self._cleanups: list[Callable[[], Any]] = []
         self._running: Supervised[Any] | None = None
         self._over = False
@@ -211,7 +215,10 @@ class Call:
             if shown.startswith(stored):
                 if shown != stored:
                     slot.append_text("output", shown[len(stored) :])
+            elif self._harness.clock.monotonic() < self._replaced + REPLACE_EVERY:
+                self._note()  # this time is too soon
             else:
+                self._replaced = self._harness.clock.monotonic()
                 slot["output"] = shown
             if "details" in self.data and slot.get("details") != self.data["details"]:
                 slot["details"] = self.data["details"]
