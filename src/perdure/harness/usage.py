@@ -15,11 +15,11 @@ MOST = 1e15
 
 def add_request(document: Any, model: str, usage: Usage | None) -> None:
     """Count one attempt of a request in a draft of the usage document; one whose use is unknown counts as that."""
-    totals = dict(document.lend()["models"].get(model) or {"requests": 0, "unknown": 0})
+    totals: dict[str, Any] = dict(document.lend()["models"].get(model) or {"requests": 0, "unknown": 0})
     totals["requests"] += 1
     known = False
     for bucket in BUCKETS:
-        value = None if usage is None else getattr(usage, bucket)
+        value: Any = None if usage is None else getattr(usage, bucket)
         if _counts(value):
             known = True
             totals[bucket] = totals.get(bucket, 0) + value
