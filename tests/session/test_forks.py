@@ -329,6 +329,7 @@ class Branch:
 
 
 @pytest.mark.invariant("S-16", "S-17")
+@pytest.mark.slow
 @settings(max_examples=40)
 @given(steps=STEPS)
 def test_any_tree_of_forks_equals_linear_histories(steps: list[Step]):

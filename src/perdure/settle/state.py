@@ -145,19 +145,19 @@ class State:
 
     def put_submission(self, submission: Submission) -> None:
         old = self.submissions.get(submission.id)
-        if old is not None:
-            if isinstance(old.state, Queued):
-                _drop(self.queued, old.conversation, old.id)
-            elif isinstance(old.state, Placed):
-                _drop(self.runs, old.state.run, old.id)
+        before, after = None if old is None else old.state, submission.state
+        if isinstance(before, Placed) and not (isinstance(after, Placed) and after.run == before.run):
+            _drop(self.runs, before.run, submission.id)
+        if isinstance(before, Queued) and not isinstance(after, Queued):
+            _drop(self.queued, submission.conversation, submission.id)
         if not submission.live:
             self.submissions.pop(submission.id, None)
             return
         self.submissions[submission.id] = submission
-        if isinstance(submission.state, Queued):
+        if isinstance(after, Queued):
             _add(self.queued, submission.conversation, submission.id)
-        elif isinstance(submission.state, Placed):
-            _add(self.runs, submission.state.run, submission.id)
+        elif isinstance(after, Placed):
+            _add(self.runs, after.run, submission.id)
 
     def _rewait(self, waiter: TaskId, before: tuple[TaskId, ...], after: tuple[TaskId, ...]) -> None:
         for id in after:
@@ -266,14 +266,13 @@ class Candidate:
 
     def placed(self, run: TaskId) -> Iterator[Submission]:
         """Submissions that the run has to answer."""
-        for id in self.base.runs.get(run, ()):
+        known = self.base.runs.get(run, {})
+        for id in known:
             submission = self.submissions.get(id) or self.base.submissions[id]
-            if isinstance(submission.state, Placed):
+            if isinstance(submission.state, Placed) and submission.state.run == run:
                 yield submission
         for id, submission in list(self.submissions.items()):
-            old = self.base.submissions.get(id)
-            known = old is not None and isinstance(old.state, Placed)
-            if not known and isinstance(submission.state, Placed) and submission.state.run == run:
+            if id not in known and isinstance(submission.state, Placed) and submission.state.run == run:
                 yield submission
 
     def queued(self, conversation: ConversationId) -> list[Submission]:
