@@ -312,7 +312,14 @@ def unwritten(outcome: Outcome | None) -> tuple[ToolErrorCode, str]:
 def _show(live: Any, *, round: int, attempt: int) -> None:
     """What the run shows from now on; only what differs is written."""
     shown = live.lend()
-    wanted = {"round": round, "attempt": attempt, "text": "", "thinking": "", "retry": None, "tools": {}}
+    wanted: dict[str, Any] = {
+        "round": round,
+        "attempt": attempt,
+        "text": "",
+        "thinking": "",
+        "retry": None,
+        "tools": {},
+    }
     for name, value in wanted.items():
         if shown[name] != value:
             live[name] = value
