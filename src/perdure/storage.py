@@ -202,8 +202,8 @@ class Storage(Protocol):
     async def hand_in(self, session: str, item: Inbound) -> Inbound: ...
 
     # -- hints
-    async def changed(self) -> bool:
-        """Whether someone else may have written since the last call. A hint: the records are the truth."""
+    async def change_count(self) -> int:
+        """Grows when someone else may have written. A hint, for any number of askers: the records are the truth."""
         ...
 
     # -- reads

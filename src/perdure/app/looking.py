@@ -60,6 +60,8 @@ class ReadSession:
         self.key = clean_text(key)
         self.clock = clock
         self._telemetry = telemetry
+        #: The storage's change count when `changed` looked last.
+        self._seen = 0
 
     # -- the session ------------------------------------------------------------------------
 
@@ -106,7 +108,7 @@ class ReadSession:
         body = await self.storage.find_conversation(self.key, clean_text(key))
         if body is None:
             raise NotFound(f"no conversation with key {key!r} in session {self.key!r}")
-        return decode_conversation(body)
+        return decode_conversation(body, self.key)
 
     # -- single records ---------------------------------------------------------------------
 
@@ -117,7 +119,7 @@ class ReadSession:
     async def task(self, id: int) -> Task:
         """A task, live or ended. Raises NotFound."""
         for body in await self.storage.read_tasks(self.key, [TaskId(id)]):
-            return decode_task(body)
+            return decode_task(body, self.key)
         raise NotFound(f"no task {id} in session {self.key!r}")
 
     async def inbound(self, id: str) -> Inbound:
@@ -125,7 +127,7 @@ class ReadSession:
         body = await self.storage.read_inbound(self.key, id)
         if body is None:
             raise NotFound(f"nothing was handed in to session {self.key!r} under {id!r}")
-        return decode_inbound(body)
+        return decode_inbound(body, self.key)
 
     # -- reading ----------------------------------------------------------------------------
 
@@ -154,7 +156,9 @@ class ReadSession:
         began = self.clock.monotonic()
         while True:
             await self.clock.sleep(HINT_EVERY)
-            if await self.storage.changed() or self.clock.monotonic() - began >= LOOK_EVERY:
+            count, seen = await self.storage.change_count(), self._seen
+            self._seen = count
+            if count != seen or self.clock.monotonic() - began >= LOOK_EVERY:
                 return
 
 
@@ -223,7 +227,7 @@ class ReadSubmission:
         body = await self._session.storage.read_submission(self._session.key, self.id)
         if body is None:
             raise NotFound(f"no submission {self.id} in session {self._session.key!r}")
-        return decode_submission(body)
+        return decode_submission(body, self._session.key)
 
     async def status(self) -> str:
         """`queued`, `running`, `held(reason)`, `done` or `unanswered(reason)`. Raises NotFound."""
@@ -236,7 +240,7 @@ class ReadSubmission:
                 if answer is None:
                     return Answered(entry=entry, answer=None)
                 body = await self._session.storage.read_entry(self._session.key, answer)
-                return Answered(entry=entry, answer=None if body is None else decode_entry(body))
+                return Answered(entry=entry, answer=None if body is None else decode_entry(body, self._session.key))
             case Unanswered(reason=reason, detail=detail, entry=entry):
                 return NotAnswered(reason=reason, detail=detail, entry=entry)
             case _:
@@ -252,7 +256,7 @@ def _at_rest(line: Line) -> Session:
 
 def _just_before(key: str) -> str:
     """A text that sorts before `key`, with hardly any key in between: after it a listing begins with `key`."""
-    if not key or key[-1] == "\0":
-        return key[:-1]
+    if not key:
+        return ""
     last = ord(key[-1]) - 1
     return key[:-1] + chr(0xD7FF if 0xD800 <= last <= 0xDFFF else last) + "\U0010ffff"

@@ -35,7 +35,7 @@ class _Store:
         self.sessions: dict[str, MemorySession] = {}
         #: Workers whose handle is neither closed nor abandoned, by id.
         self.alive: dict[str, Worker] = {}
-        #: Counts every write, for `changed`.
+        #: Counts every write, for `change_count`.
         self.writes = 0
 
     def session(self, key: str) -> MemorySession:
@@ -170,9 +170,8 @@ class MemoryStorage(MemoryReads):
     def __init__(self, clock: Clock | None = None, *, store: _Store | None = None) -> None:
         self._clock = clock or SystemClock()
         super().__init__(store or _Store())
-        #: Of `_store.writes`, those through this handle; and what both were when `changed` was last asked.
+        #: Of `_store.writes`, those through this handle.
         self._own_writes = 0
-        self._foreign_seen = self._store.writes
         # No pid and no host: they would differ from run to run, and a simulation replays exactly.
         self.worker = Worker(id=self._clock.uuid7(), pid=0, started=0, host="memory", since=self._clock.now())
         self._store.alive[self.worker.id] = self.worker
@@ -253,11 +252,9 @@ class MemoryStorage(MemoryReads):
         return decode_inbound(first)
 
     # -- hints
-    async def changed(self) -> bool:
+    async def change_count(self) -> int:
         self._check_open()
-        foreign = self._store.writes - self._own_writes
-        changed, self._foreign_seen = foreign != self._foreign_seen, foreign
-        return changed
+        return self._store.writes - self._own_writes
 
     # -- care
     async def close(self) -> None:

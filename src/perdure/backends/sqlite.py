@@ -97,7 +97,9 @@ class SqliteStorage(SqliteReads):
         self._closing: asyncio.Future[None] | None = None
         #: Works that this storage admitted, to tell its own writes from those of its neighbours.
         self._admitted = 0
+        #: What the file looked like at the last `change_count`, and how often that was something new.
         self._seen: tuple[bool, int, int] | None = None
+        self._changes = 0
 
     # -- ownership
     async def claim(self, session: str, *, take_over: bool = False, kill: bool = False) -> Opened:
@@ -142,7 +144,7 @@ class SqliteStorage(SqliteReads):
         return decode_inbound(first)
 
     # -- hints
-    async def changed(self) -> bool:
+    async def change_count(self) -> int:
         self._check_open()
         written, admitted = self._file.is_written, self._admitted
 
@@ -152,8 +154,10 @@ class SqliteStorage(SqliteReads):
             return written, connection.pragma("data_version"), neighbours
 
         seen = await (self._file.writer.alone(look, writes=False) if written else self._file.reader.ask(look))
-        changed, self._seen = seen != self._seen, seen
-        return changed
+        if seen != self._seen:
+            self._seen = seen
+            self._changes += 1
+        return self._changes
 
     # -- care
     async def close(self) -> None:

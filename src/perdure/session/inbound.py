@@ -42,13 +42,14 @@ class Intake:
 
     async def _poll(self) -> None:
         clock = self._line.clock
-        looked = clock.monotonic()
+        looked, seen = clock.monotonic(), 0
         while True:
             await clock.sleep(HINT_EVERY)
             try:
-                if not await self._line.storage.changed() and clock.monotonic() - looked < LOOK_EVERY:
+                count = await self._line.storage.change_count()
+                if count == seen and clock.monotonic() - looked < LOOK_EVERY:
                     continue
-                looked = clock.monotonic()
+                looked, seen = clock.monotonic(), count
                 await self.take()
             except PerdureError as error:  # full or busy: the items stay where they are, the next look tries again
                 if self._line.closing or self._line.fault is not None:
