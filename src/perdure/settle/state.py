@@ -33,20 +33,33 @@ V = TypeVar("V")
 Ordered = dict[K, None]
 
 
-def _add(index: dict[K, Ordered[V]], key: K, value: V) -> None:
+#: The members of an index: an ordered set that is a tuple while it is small, since thousands of them may be kept.
+Members = tuple[V, ...] | Ordered[V]
+#: From so many members on it is a dict, so that adding and dropping stay cheap.
+SMALL = 4
+
+
+def _add(index: dict[K, Members[V]], key: K, value: V) -> None:
     members = index.get(key)
     if members is None:
-        index[key] = {value: None}
-    else:
+        index[key] = (value,)
+    elif isinstance(members, dict):
         members[value] = None
+    elif value not in members:
+        grown = (*members, value)
+        index[key] = grown if len(grown) < SMALL else dict.fromkeys(grown)
 
 
-def _drop(index: dict[K, Ordered[V]], key: K, value: V) -> None:
+def _drop(index: dict[K, Members[V]], key: K, value: V) -> None:
     members = index.get(key)
-    if members is not None:
+    if members is None:
+        return
+    if isinstance(members, dict):
         members.pop(value, None)
-        if not members:
-            del index[key]
+    else:
+        members = index[key] = tuple(member for member in members if member != value)
+    if not members:
+        del index[key]
 
 
 class State:
@@ -70,17 +83,17 @@ class State:
         #: Loaded conversations by their key.
         self.keys: dict[str, ConversationId] = {}
         #: Live tasks by the task that owns them.
-        self.children: dict[TaskId, Ordered[TaskId]] = {}
+        self.children: dict[TaskId, Members[TaskId]] = {}
         #: Live tasks that a conversation owns itself.
-        self.scopes: dict[ConversationId, Ordered[TaskId]] = {}
+        self.scopes: dict[ConversationId, Members[TaskId]] = {}
         #: Loaded conversations by the task that owns them.
-        self.owned: dict[TaskId, Ordered[ConversationId]] = {}
+        self.owned: dict[TaskId, Members[ConversationId]] = {}
         #: Waiting tasks by each task they wait on.
-        self.waiters: dict[TaskId, Ordered[TaskId]] = {}
+        self.waiters: dict[TaskId, Members[TaskId]] = {}
         #: Placed submissions by the run that answers them.
-        self.runs: dict[TaskId, Ordered[SubmissionId]] = {}
+        self.runs: dict[TaskId, Members[SubmissionId]] = {}
         #: Queued submissions by conversation, in id order.
-        self.queued: dict[ConversationId, Ordered[SubmissionId]] = {}
+        self.queued: dict[ConversationId, Members[SubmissionId]] = {}
         #: Tasks that crashed the process twice or more (H44): reserved one at a time.
         self.suspects: Ordered[TaskId] = {}
 
@@ -186,7 +199,7 @@ class State:
         for name, value in vars(self).items():
             copied: dict[Any, Any] = dict(value)
             if name in NESTED:
-                copied = {key: dict(members) for key, members in copied.items()}
+                copied = {key: dict(each) if isinstance(each, dict) else each for key, each in copied.items()}
             setattr(other, name, copied)
         return other
 
@@ -211,10 +224,10 @@ class Candidate:
         self.dirty: Ordered[TaskId] = {}
         #: Of this commit: new tasks by owning task and by owning conversation, new conversations by owning task,
         #: waits by target.
-        self._children: dict[TaskId, Ordered[TaskId]] = {}
-        self._scopes: dict[ConversationId, Ordered[TaskId]] = {}
-        self._owned: dict[TaskId, Ordered[ConversationId]] = {}
-        self._waiters: dict[TaskId, Ordered[TaskId]] = {}
+        self._children: dict[TaskId, Members[TaskId]] = {}
+        self._scopes: dict[ConversationId, Members[TaskId]] = {}
+        self._owned: dict[TaskId, Members[ConversationId]] = {}
+        self._waiters: dict[TaskId, Members[TaskId]] = {}
 
     @property
     def empty(self) -> bool:
@@ -266,7 +279,7 @@ class Candidate:
 
     def placed(self, run: TaskId) -> Iterator[Submission]:
         """Submissions that the run has to answer."""
-        known = self.base.runs.get(run, {})
+        known = self.base.runs.get(run, ())
         for id in known:
             submission = self.submissions.get(id) or self.base.submissions[id]
             if isinstance(submission.state, Placed) and submission.state.run == run:
@@ -277,7 +290,7 @@ class Candidate:
 
     def queued(self, conversation: ConversationId) -> list[Submission]:
         """Queued submissions of the conversation, oldest first."""
-        ids: Ordered[SubmissionId] = self.base.queued.get(conversation) or {}
+        ids: Members[SubmissionId] = self.base.queued.get(conversation, ())
         found: list[Submission] = []
         for id in ids:
             submission = self.submissions.get(id) or self.base.submissions[id]

@@ -79,7 +79,7 @@ def _indexes(state: State) -> Iterator[str]:
 
 
 def _sorted(index: dict[Any, Any]) -> dict[Any, Any]:
-    return {key: sorted(value) if isinstance(value, dict) else value for key, value in sorted(index.items())}
+    return {key: sorted(value) if isinstance(value, dict | tuple) else value for key, value in sorted(index.items())}
 
 
 def running_without_runner(line: Line, runners: Any) -> Iterator[str]:
