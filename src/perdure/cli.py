@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 
 import click
 
+from perdure.commands.text import visible
 from perdure.errors import NotFound, PerdureError, UsageError
 
 #: Command: (module, attribute, what `--help` says of it).
@@ -102,7 +103,9 @@ def _fail(message: str, code: int) -> int:
     if os.environ.get("PERDURE_DEBUG"):
         traceback.print_exc()
     with contextlib.suppress(OSError, ValueError):
-        print(f"perdure: {' '.join(message.split())}", file=sys.stderr, flush=True)
+        for code_word, option in (("take_over=True", "--take-over"), ("kill=True", "--kill")):
+            message = message.replace(code_word, option)
+        print(f"perdure: {visible(' '.join(message.split()))}", file=sys.stderr, flush=True)
     return code
 
 

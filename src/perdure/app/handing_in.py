@@ -83,7 +83,7 @@ class HandInSession(ReadSession):
             raise NotTaken(
                 f"session {self.key!r} is owned by {described(owner)}, which did not take item {item.id} "
                 f"in {waited:.0f} s. It stays handed in. If that process hangs, take the session over: "
-                "take_over=True (kill=True ends the process first)"
+                "perdure resume --take-over (in code take_over=True; with kill=True the process is ended first)"
             )
 
 

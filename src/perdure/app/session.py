@@ -90,7 +90,7 @@ class Session:
         await self._harness.scheduler.wait_idle()
 
     async def until(self, done: Callable[[], bool]) -> None:
-        """Wait until a condition on published state holds; it is looked at after each commit. Starts the scheduler (K41)."""
+        """Wait until a condition on published state holds, looked at after each commit. Starts the scheduler (K41)."""
         await self._harness.scheduler.until(done)
 
     async def wait_task(self, id: int) -> Outcome:

@@ -31,6 +31,7 @@ async def acting(
     """Hand something in and wait until it is taken. Raises what it was refused with, NotTaken, NotFound."""
     async with store(place.store, mode="hand-in") as opened:
         reader = opened.hand_in(place.session)
+        await reader.info()
         handed = await hand_in(reader)
         while True:
             try:

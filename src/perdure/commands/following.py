@@ -188,10 +188,11 @@ def _concerned(view: Session, tasks: dict[int, TaskInfo], conversation: int | No
 
 
 async def first_of(*waited: Awaitable[Any]) -> None:
-    """Wait until one of them is done. Futures and tasks that are given stay; coroutines are cancelled."""
+    """Wait until one of them is done; raises what it raised. Futures that are given stay, coroutines are cancelled."""
     tasks = [asyncio.ensure_future(each) for each in waited]
     try:
-        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for done in (await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED))[0]:
+            done.result()
     finally:
         for task, given in zip(tasks, waited, strict=True):
             if task is not given:

@@ -108,7 +108,7 @@ def equipped(function: F) -> F:
             "--tools", multiple=True, metavar="MODULE:NAME",
             help="Offer your own: a function, a tool, a list of them, an Extension or a Registry. Several times.",
         ),
-        click.option("--model", metavar="NAME", callback=named, help="Who answers; as before by default, or else demo."),
+        click.option("--model", metavar="NAME", callback=named, help="Who answers; by default as before, or demo."),
     ):  # fmt: skip
         with_means = option(with_means)
     return with_means  # type: ignore[return-value]

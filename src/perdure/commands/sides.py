@@ -54,8 +54,6 @@ class Here:
     async def changed(self) -> None:
         await first_of(self._moved.wait(), self._done, self._clock.sleep(LOOK_EVERY))
         self._moved.clear()
-        if self._done.done():
-            self._done.result()
         full = self._session.inspect().storage == "full"
         if full and not self._full:
             self._note("the disk is full: the work goes on when there is space again")

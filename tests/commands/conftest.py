@@ -1,0 +1,107 @@
+"""A working directory with a user's tools, and `perdure` in processes of its own."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from perdure.testing.processes import Child, Exit, run_child
+
+SHOP = '''
+from pathlib import Path
+from perdure import Extension, Tool, tool
+
+def ledger(line: str) -> None:
+    with Path("ledger.txt").open("a") as file:
+        file.write(line + "\\n")
+
+@tool(replay="safe")
+def population(city: str) -> str:
+    """Population of a city.
+
+    Args:
+        city: its English name
+    """
+    print("a tool may print")
+    return f"{city} has 133000 people"
+
+def pay(amount: int, to: str) -> str:
+    """Pay an amount to someone."""
+    ledger(f"{amount} to {to}")
+    return f"paid {amount} to {to}"
+
+async def ask_boss(call, request: str) -> str:
+    """Ask the boss about a request."""
+    async with call.commit() as tx:
+        tx.ask({"request": request})
+    return "asked"
+
+BOTH = [population, pay]
+SHOP = Extension(name="shop", tools=[population, tool(pay)])
+'''
+
+
+class Shop:
+    """A directory in which somebody works with `perdure`."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        (path / "shop.py").write_text(SHOP)
+
+    def argv(self, *args: str) -> Sequence[str]:
+        return [sys.executable, "-m", "perdure", *args]
+
+    def perdure(self, *args: str, code: int | None = 0, env: dict[str, str] | None = None) -> Exit:
+        """Run it to its end, which is exit `code`; nothing may be left of it."""
+        done = run_child(self.argv(*args), env, cwd=self.path)
+        assert code is None or done.code == code, (
+            f"exit {done.code}, signal {done.signal}\n{done.stdout}\n{done.stderr}"
+        )
+        assert "Traceback" not in done.stderr, done.stderr
+        assert not done.left
+        return done
+
+    def start(self, *args: str) -> Child:
+        """Start it. To be used as a context manager."""
+        return Child(self.argv(*args), cwd=self.path)
+
+    def events(self, done: Exit) -> list[dict[str, Any]]:
+        """The JSON lines of a process that has ended. The last one is the end, with the exit code."""
+        found = [msgspec.json.decode(line) for line in done.stdout.splitlines()]
+        assert found[-1]["type"] == "end"
+        assert found[-1]["exit"] == done.code
+        return found
+
+    def until(self, child: Child, kind: str, **facts: Any) -> dict[str, Any]:
+        """Read its JSON lines up to the first one of that type with these facts."""
+        while True:
+            event: dict[str, Any] = msgspec.json.decode(child.read_line())
+            if event["type"] == kind and facts.items() <= event.items():
+                return event
+
+    def paid(self) -> list[str]:
+        """What `pay` did, each time that it did."""
+        ledger = self.path / "ledger.txt"
+        return ledger.read_text().splitlines() if ledger.exists() else []
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Shop:
+    return Shop(tmp_path)
+
+
+@pytest.fixture
+def unprivileged() -> Iterator[None]:
+    """Not to be root for a while, where the tests run as root: permissions hold again."""
+    root = os.geteuid() == 0
+    if root:
+        os.seteuid(65534)
+    yield
+    if root:
+        os.seteuid(0)

@@ -1,0 +1,166 @@
+"""`perdure run`: what goes where, how it ends, and that a second run of one request is none."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+
+import pytest
+
+pytestmark = pytest.mark.slow
+
+#: Two tools that the demo model never saw, one after the other.
+TASK = "Tell the population of Bern, then pay 5 to Ann"
+
+
+def test_the_answer_goes_to_standard_output_and_the_calls_to_standard_error(shop) -> None:
+    done = shop.perdure("run", TASK, "--tools", "shop:BOTH")
+    assert done.stdout.startswith("(demo model)")
+    assert done.stdout.endswith("paid 5 to Ann\n")
+    assert "->" not in done.stdout
+    assert [line for line in done.stderr.splitlines() if line != "a tool may print"] == [
+        '-> population {"city":"Bern"}',
+        "<- population: Bern has 133000 people",
+        '-> pay {"amount":5,"to":"Ann"}',
+        "<- pay: paid 5 to Ann",
+    ]
+    assert shop.paid() == ["5 to Ann"]
+
+
+@pytest.mark.parametrize("spec", ["shop:BOTH", "shop:SHOP"])
+def test_json_lines_tell_everything_and_end_with_how_it_was_settled(shop, spec: str) -> None:
+    found = shop.events(shop.perdure("run", TASK, "--tools", spec, "--json"))
+    kinds = [event["entry"]["kind"] for event in found if event["type"] == "entry"]
+    said = "".join(event["text"] for event in found if event["type"] == "text")
+    assert found[0]["type"] == "accepted"
+    assert kinds == ["perdure.user", *["perdure.assistant", "perdure.tool_result"] * 2, "perdure.assistant"]
+    assert found[-1]["status"] == "done"
+    assert found[-1]["submission"] == found[0]["submission"]
+    assert said.endswith(found[-1]["answer"]["text"])
+
+
+def test_text_is_told_while_it_streams(shop) -> None:
+    found = shop.events(shop.perdure("run", "Hello demo:slow=0.15", "--json"))
+    pieces = [event["text"] for event in found if event["type"] == "text"]
+    assert len(pieces) > 2
+    assert "".join(pieces) == found[-1]["answer"]["text"]
+
+
+def test_the_prompt_may_come_from_standard_input(shop) -> None:
+    done = subprocess.run(
+        shop.argv("run", "-"), input="Grüße an Ann\n".encode(), cwd=shop.path, capture_output=True, timeout=30
+    )
+    assert done.returncode == 0
+    assert "Grüße an Ann" in done.stdout.decode()
+
+
+@pytest.mark.parametrize("locale", ["C", "de_DE.ISO-8859-1", "POSIX"])
+def test_output_is_utf_8_whatever_the_locale(shop, locale: str) -> None:
+    env = {"LC_ALL": locale, "LANG": locale, "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    assert "Grüße ☃" in shop.perdure("run", "Grüße ☃", env=env).stdout
+    assert "Grüße ☃" in shop.perdure("show", "1", env=env).stdout
+
+
+def test_a_prompt_that_is_no_utf_8_is_taken_with_what_can_be_read(shop) -> None:
+    done = subprocess.run([*shop.argv("run"), b"Hello \xff Ann"], cwd=shop.path, capture_output=True, timeout=30)
+    assert done.returncode == 0
+    assert "Hello \ufffd Ann" in done.stdout.decode()
+
+
+def test_only_what_is_allowed_is_offered(shop) -> None:
+    done = shop.perdure("run", 'Write "hello" to note.txt', code=0)
+    assert not (shop.path / "note.txt").exists()
+    assert "tools here are: read" in done.stdout
+    shop.perdure("run", 'Write "hello" to note.txt', "--allow", "write,edit", "--conversation", "other")
+    assert (shop.path / "note.txt").read_text() == "hello"
+
+
+def test_tools_work_in_the_directory_that_is_named(shop) -> None:
+    (shop.path / "work").mkdir()
+    shop.perdure("run", 'Write "hello" to note.txt', "--allow", "write", "--directory", "work")
+    assert (shop.path / "work" / "note.txt").read_text() == "hello"
+
+
+def test_a_run_that_failed_exits_with_1_and_says_why(shop) -> None:
+    done = shop.perdure("run", "demo:auth", code=1)
+    assert done.stderr.startswith("perdure: not answered (model_error): auth")
+    assert shop.events(shop.perdure("run", "demo:auth", "--json", code=1))[-1]["reason"] == "model_error"
+
+
+def test_a_repeated_request_is_done_once_and_shown_again(shop) -> None:
+    args = ("run", TASK, "--tools", "shop:BOTH", "--request-id", "order-17")
+    first, second = shop.perdure(*args), shop.perdure(*args)
+    assert shop.paid() == ["5 to Ann"]
+    assert second.stdout == first.stdout
+
+
+def test_a_request_id_with_another_prompt_is_refused(shop) -> None:
+    shop.perdure("run", "Hello", "--request-id", "order-17")
+    done = shop.perdure("run", "Goodbye", "--request-id", "order-17", "--json", code=1)
+    assert "order-17" in done.stderr
+    assert shop.events(done)[-1]["error"] == "RequestConflict"
+
+
+def test_a_run_over_its_time_is_aborted_and_exits_with_1(shop) -> None:
+    done = shop.perdure("run", "demo:hang", "--timeout", "0.5", "--json", code=1)
+    end = shop.events(done)[-1]
+    assert (end["status"], end["reason"]) == ("unanswered", "aborted")
+    assert "time limit of 0.5 s" in end["detail"]
+    assert "nothing is going on" in shop.perdure("inspect").stdout
+
+
+def test_an_interrupt_aborts_the_run_durably(shop) -> None:
+    with shop.start("run", "Hello demo:slow=0.1 demo:hang", "--json") as child:
+        shop.until(child, "text")
+        os.kill(child.pid, signal.SIGINT)
+        done = child.wait()
+    assert done.code == 130
+    assert shop.events(done)[-1]["reason"] == "aborted"
+    assert "nothing is going on" in shop.perdure("inspect").stdout
+    assert "(aborted)" in shop.perdure("show", "1").stdout
+
+
+def test_a_second_interrupt_leaves_at_once(shop) -> None:
+    stubborn = "import time\ndef sleep_well() -> str:\n    'Sleep well.'\n    time.sleep(60)\n    return ''\n"
+    (shop.path / "stubborn.py").write_text(stubborn)
+    with shop.start("run", "Sleep well", "--tools", "stubborn:sleep_well", "--json") as child:
+        event = shop.until(child, "entry")
+        while event["entry"]["kind"] != "perdure.assistant":
+            event = shop.until(child, "entry")
+        os.kill(child.pid, signal.SIGINT)
+        shop.until(child, "note")
+        os.kill(child.pid, signal.SIGINT)
+        done = child.wait(timeout=4)
+    assert done.code == 130
+    assert "aborting" in shop.perdure("inspect").stdout
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_being_told_to_end_leaves_the_run_to_be_resumed(shop, number: signal.Signals) -> None:
+    with shop.start("run", TASK + " demo:slow=0.2", "--tools", "shop:BOTH", "--json") as child:
+        shop.until(child, "accepted")
+        os.kill(child.pid, number)
+        done = child.wait()
+    end = shop.events(done)[-1]
+    assert done.code == 128 + number
+    assert (end["status"], end["signal"]) == ("stopped", number.name)
+    shop.perdure("resume", "--tools", "shop:BOTH")
+    assert shop.paid() == ["5 to Ann"]
+
+
+def test_a_reader_that_leaves_early_is_no_error_and_the_run_stays(shop) -> None:
+    script = f"{' '.join(shop.argv('run'))} 'Hello demo:slow=0.2' --json | head -n 1; echo ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", script], cwd=shop.path, capture_output=True, text=True, timeout=30)
+    assert done.stdout.splitlines()[-1] == "141"
+    assert "Traceback" not in done.stderr
+    assert "BrokenPipe" not in done.stderr
+    assert "is answered" in shop.perdure("resume").stdout
+
+
+@pytest.mark.parametrize("args", [("show", "1", "--all"), ("ls",), ("inspect",)], ids=" ".join)
+def test_a_listing_whose_reader_leaves_early_is_quiet(shop, args: tuple[str, ...]) -> None:
+    shop.perdure("run", "Say " + "something long. " * 5_000)
+    script = f"{' '.join(shop.argv(*args))} | true"
+    done = subprocess.run(["bash", "-c", script], cwd=shop.path, capture_output=True, text=True, timeout=30)
+    assert done.stderr == ""

@@ -1,0 +1,119 @@
+"""Stores that cannot be used: one line that names the store and the remedy, and nothing is made or changed."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+import apsw
+import pytest
+from click.testing import CliRunner, Result
+
+from perdure.cli import cli
+
+READING = (["ls"], ["ls", "--sessions"], ["show", "1"], ["inspect"])
+ACTING = (["resume"], ["abort", "1"], ["retry", "5"], ["answer", "5", "yes"], ["run", "x"])
+
+
+def invoke(*args: str) -> Result:
+    return CliRunner().invoke(cli, args)
+
+
+def complaint(result: Result, code: int) -> str:
+    assert result.exit_code == code, (result.exit_code, result.output)
+    assert result.stdout == ""
+    (line,) = result.stderr.splitlines()
+    return line
+
+
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A store with one conversation."""
+    monkeypatch.chdir(tmp_path)
+    assert invoke("run", "Hello", "--store", "s.db").exit_code == 0
+    return tmp_path / "s.db"
+
+
+@pytest.mark.parametrize("command", [*READING, *ACTING], ids=" ".join)
+def test_a_directory_is_no_store(tmp_path: Path, command: list[str]) -> None:
+    line = complaint(invoke(*command, "--store", str(tmp_path)), 1)
+    assert str(tmp_path) in line
+
+
+@pytest.mark.parametrize("command", [*READING, *ACTING], ids=" ".join)
+def test_another_file_is_no_store(tmp_path: Path, command: list[str]) -> None:
+    other = tmp_path / "letter.txt"
+    other.write_text("Dear Ann, " * 1000)
+    line = complaint(invoke(*command, "--store", str(other)), 1)
+    assert re.search("letter.txt is not a healthy perdure store", line)
+    assert other.read_text() == "Dear Ann, " * 1000
+
+
+@pytest.mark.parametrize("command", [*READING, *ACTING], ids=" ".join)
+def test_a_store_of_a_newer_version_says_so(store: Path, command: list[str]) -> None:
+    connection = apsw.Connection(str(store))
+    connection.pragma("user_version", 4711)
+    connection.close()
+    line = complaint(invoke(*command, "--store", str(store)), 1)
+    assert re.search("4711.*upgrade", line)
+
+
+@pytest.mark.parametrize("command", [*READING, *ACTING], ids=" ".join)
+def test_a_damaged_store_says_so(store: Path, command: list[str]) -> None:
+    content = bytearray(store.read_bytes())
+    content[4096:] = b"\x5a" * (len(content) - 4096)
+    store.write_bytes(content)
+    line = complaint(invoke(*command, "--store", str(store)), 1)
+    assert "s.db" in line
+
+
+@pytest.mark.parametrize("command", [*READING, *ACTING[:-1]], ids=" ".join)
+def test_an_unknown_session_is_named_and_not_made(store: Path, command: list[str]) -> None:
+    if command == ["ls", "--sessions"]:
+        return
+    line = complaint(invoke(*command, "--store", "s.db", "--session", "manes"), 2)
+    assert re.search("'manes'.*'main'", line)
+    assert "manes" not in invoke("ls", "--sessions", "--store", "s.db").stdout
+
+
+@pytest.mark.parametrize("command", [["show", "till"], ["show", "99"], ["abort", "till"]], ids=" ".join)
+def test_an_unknown_conversation_is_named(store: Path, command: list[str]) -> None:
+    line = complaint(invoke(*command, "--store", "s.db"), 2)
+    assert repr(command[1]) in line or "no conversation 99" in line
+
+
+@pytest.mark.parametrize(
+    "command", [["abort", "--task", "99"], ["abort", "--submission", "99"], ["retry", "99"]], ids=" ".join
+)
+def test_an_unknown_id_is_named(store: Path, command: list[str]) -> None:
+    assert "99" in complaint(invoke(*command, "--store", "s.db"), 2)
+
+
+@pytest.mark.parametrize("command", [*READING, *ACTING], ids=" ".join)
+def test_a_store_that_may_not_be_read_says_so(
+    store: Path, monkeypatch: pytest.MonkeyPatch, unprivileged: None, command: list[str]
+) -> None:
+    monkeypatch.chdir("/")
+    line = complaint(invoke(*command, "--store", str(store)), 1)
+    assert "s.db" in line
+
+
+def test_a_directory_that_may_not_be_written_says_so(tmp_path: Path, unprivileged: None) -> None:
+    line = complaint(invoke("run", "x", "--store", str(tmp_path / "new" / "s.db")), 1)
+    assert re.search("new.*writable", line)
+
+
+def test_looking_makes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for command in (*READING, *ACTING[:-1]):
+        complaint(invoke(*command), 2)
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_store_in_memory_serves_one_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = invoke("run", "Hello", "--store", "memory:")
+    assert result.exit_code == 0
+    assert "Hello" in result.stdout
+    assert os.listdir(tmp_path) == []
