@@ -34,7 +34,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 # -- conversations and entries ------------------------------------------------------------------
 
 
-class ForkPoint(Record, kw_only=True):
+class ForkPoint(Record, frozen=True, kw_only=True):
     """Where a conversation left its parent: it sees the parent through `entry`."""
 
     conversation: ConversationId
@@ -42,7 +42,7 @@ class ForkPoint(Record, kw_only=True):
     seq: Seq
 
 
-class Conversation(Record, kw_only=True):
+class Conversation(Record, frozen=True, kw_only=True):
     """A transcript scope (K10). `owner` is the task it was made for; `deleted` leaves a tombstone for forks (K47)."""
 
     id: ConversationId
@@ -54,14 +54,14 @@ class Conversation(Record, kw_only=True):
     deleted: bool = False
 
 
-class Edit(Record, kw_only=True):
+class Edit(Record, frozen=True, kw_only=True):
     """Omits (`messages` None) or replaces the model messages of an earlier entry (K12)."""
 
     entry: EntryId
     messages: tuple[Message, ...] | None = None
 
 
-class Entry(Record, kw_only=True):
+class Entry(Record, frozen=True, kw_only=True):
     """One immutable line of a transcript (K12). `seq` is the commit that wrote it."""
 
     id: EntryId
@@ -79,26 +79,26 @@ class Entry(Record, kw_only=True):
 # -- tasks --------------------------------------------------------------------------------------
 
 
-class ErrorInfo(Record, kw_only=True):
+class ErrorInfo(Record, frozen=True, kw_only=True):
     """An error as data: its class name and message, never a stack."""
 
     type: str
     message: str
 
 
-class Completed(Record, kw_only=True, tag="completed"):
+class Completed(Record, frozen=True, kw_only=True, tag="completed"):
     """The task did its work."""
 
     result: Any = None
 
 
-class Failed(Record, kw_only=True, tag="failed"):
+class Failed(Record, frozen=True, kw_only=True, tag="failed"):
     """The task decided that its work failed."""
 
     error: ErrorInfo
 
 
-class Aborted(Record, kw_only=True, tag="aborted"):
+class Aborted(Record, frozen=True, kw_only=True, tag="aborted"):
     """The task was told to stop. `begun` says whether its effect may have happened."""
 
     reason: str
@@ -106,13 +106,13 @@ class Aborted(Record, kw_only=True, tag="aborted"):
     result: Any = None
 
 
-class Faulted(Record, kw_only=True, tag="faulted"):
+class Faulted(Record, frozen=True, kw_only=True, tag="faulted"):
     """The task's code broke its contract (K26)."""
 
     error: ErrorInfo
 
 
-class Orphaned(Record, kw_only=True, tag="orphaned"):
+class Orphaned(Record, frozen=True, kw_only=True, tag="orphaned"):
     """The task was told to stop and no code could run its abort (K34)."""
 
     reason: str
@@ -121,14 +121,14 @@ class Orphaned(Record, kw_only=True, tag="orphaned"):
 Outcome = Completed | Failed | Aborted | Faulted | Orphaned
 
 
-class Checkpoint(Record, kw_only=True):
+class Checkpoint(Record, frozen=True, kw_only=True):
     """The phase that runs next, and what the previous one saved for it."""
 
     phase: str
     data: Any = None
 
 
-class Begun(Record, kw_only=True):
+class Begun(Record, frozen=True, kw_only=True):
     """The effect of this attempt may have started (K24a). `replay` was declared with the intent; `progress` came after it."""
 
     attempt: int
@@ -139,21 +139,21 @@ class Begun(Record, kw_only=True):
 HoldReason = Literal["definition", "migration", "uncertain", "parked", "recovery"]
 
 
-class Pending(Record, kw_only=True, tag="pending"):
+class Pending(Record, frozen=True, kw_only=True, tag="pending"):
     """May be reserved. `begun` is kept from an attempt whose outcome is unknown: the task is uncertain."""
 
     checkpoint: Checkpoint
     begun: Begun | None = None
 
 
-class Running(Record, kw_only=True, tag="running"):
+class Running(Record, frozen=True, kw_only=True, tag="running"):
     """Reserved for an invocation; begun once its effect may have started."""
 
     checkpoint: Checkpoint
     begun: Begun | None = None
 
 
-class Held(Record, kw_only=True, tag="held"):
+class Held(Record, frozen=True, kw_only=True, tag="held"):
     """Waits for someone: a definition, a migration, a decision, `retry()`."""
 
     checkpoint: Checkpoint
@@ -162,21 +162,21 @@ class Held(Record, kw_only=True, tag="held"):
     begun: Begun | None = None
 
 
-class AllSettled(Record, kw_only=True, tag="all_settled"):
+class AllSettled(Record, frozen=True, kw_only=True, tag="all_settled"):
     """Resume when all named tasks are terminal."""
 
 
-class FailFast(Record, kw_only=True, tag="fail_fast"):
+class FailFast(Record, frozen=True, kw_only=True, tag="fail_fast"):
     """As all_settled, but the first bad outcome marks the other live ones for abort. Only for owned children."""
 
 
-class First(Record, kw_only=True, tag="first"):
+class First(Record, frozen=True, kw_only=True, tag="first"):
     """The n-th success marks the rest for abort. Only for owned children."""
 
     n: int
 
 
-class Outside(Record, kw_only=True, tag="outside"):
+class Outside(Record, frozen=True, kw_only=True, tag="outside"):
     """Completed from outside (a question) or by the clock at `deadline` (a timer, a question's default)."""
 
     deadline: float | None = None
@@ -185,7 +185,7 @@ class Outside(Record, kw_only=True, tag="outside"):
 WaitPolicy = AllSettled | FailFast | First | Outside
 
 
-class Waiting(Record, kw_only=True, tag="waiting"):
+class Waiting(Record, frozen=True, kw_only=True, tag="waiting"):
     """Resumes at `checkpoint` when `policy` is met by the tasks `on`; `begun` is the intent that it then resumes with."""
 
     checkpoint: Checkpoint
@@ -194,13 +194,13 @@ class Waiting(Record, kw_only=True, tag="waiting"):
     begun: Begun | None = None
 
 
-class Completing(Record, kw_only=True, tag="completing"):
+class Completing(Record, frozen=True, kw_only=True, tag="completing"):
     """Has decided its outcome; waits for the ordinary work it owns (K29)."""
 
     outcome: Outcome
 
 
-class Terminal(Record, kw_only=True, tag="terminal"):
+class Terminal(Record, frozen=True, kw_only=True, tag="terminal"):
     """Ended."""
 
     outcome: Outcome
@@ -209,13 +209,13 @@ class Terminal(Record, kw_only=True, tag="terminal"):
 TaskState = Pending | Running | Held | Waiting | Completing | Terminal
 
 
-class AbortMark(Record, kw_only=True):
+class AbortMark(Record, frozen=True, kw_only=True):
     """The durable wish that a task stops (K31)."""
 
     reason: str
 
 
-class Task(Record, kw_only=True):
+class Task(Record, frozen=True, kw_only=True):
     """A durable state machine (K24).
 
     `conversation` is the scope it lives in; `owner` the task that owns it, or None where the conversation does.
@@ -256,25 +256,25 @@ UnansweredReason = Literal[
 ]
 
 
-class Queued(Record, kw_only=True, tag="queued"):
+class Queued(Record, frozen=True, kw_only=True, tag="queued"):
     """Accepted; waits in the inbox."""
 
 
-class Placed(Record, kw_only=True, tag="placed"):
+class Placed(Record, frozen=True, kw_only=True, tag="placed"):
     """In the transcript as `entry`; `run` is the generation task that answers it."""
 
     entry: EntryId
     run: TaskId
 
 
-class Done(Record, kw_only=True, tag="done"):
+class Done(Record, frozen=True, kw_only=True, tag="done"):
     """Settled: an input with its `answer` entry, a write without one."""
 
     entry: EntryId
     answer: EntryId | None = None
 
 
-class Unanswered(Record, kw_only=True, tag="unanswered"):
+class Unanswered(Record, frozen=True, kw_only=True, tag="unanswered"):
     """Settled without an answer. `entry` is where it was placed, if it was."""
 
     reason: UnansweredReason
@@ -285,7 +285,7 @@ class Unanswered(Record, kw_only=True, tag="unanswered"):
 SubmissionState = Queued | Placed | Done | Unanswered
 
 
-class Submission(Record, kw_only=True):
+class Submission(Record, frozen=True, kw_only=True):
     """Something handed to a conversation that can be waited for (H1).
 
     `content` is kept only while it is queued: from then on the entry has it.
@@ -312,7 +312,7 @@ class Submission(Record, kw_only=True):
 Scope = Literal["session", "conversation", "task"]
 
 
-class Document(Record, kw_only=True):
+class Document(Record, frozen=True, kw_only=True):
     """One incarnation of a document (K17): its declaration as stored. `owner` is the conversation or task id, 0 for the session.
 
     `source` is the document of a parent conversation that an `as_of` fork reads through until its first own write (K23).
@@ -329,7 +329,7 @@ class Document(Record, kw_only=True):
     retired: Seq | None = None
 
 
-class Base(Record, kw_only=True):
+class Base(Record, frozen=True, kw_only=True):
     """A whole value of a document, with the version of the code that wrote it."""
 
     version: int
@@ -339,7 +339,7 @@ class Base(Record, kw_only=True):
 # -- inbound ------------------------------------------------------------------------------------
 
 
-class Inbound(Record, kw_only=True):
+class Inbound(Record, frozen=True, kw_only=True):
     """What any process handed in (K1a). `id` is a UUIDv7; `answer` is written by the owner in the commit that acted on it."""
 
     id: str

@@ -199,7 +199,8 @@ class State:
         for name, value in vars(self).items():
             copied: dict[Any, Any] = dict(value)
             if name in NESTED:
-                copied = {key: dict(each) if isinstance(each, dict) else each for key, each in copied.items()}
+                nested: dict[Any, Members[Any]] = copied
+                copied = {key: dict(each) if isinstance(each, dict) else each for key, each in nested.items()}
             setattr(other, name, copied)
         return other
 

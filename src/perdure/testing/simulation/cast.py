@@ -13,7 +13,7 @@ from perdure.errors import ModelError
 from perdure.harness.call import Call
 from perdure.harness.context import valid
 from perdure.harness.registry import Extension, Registry, Tool, tool
-from perdure.messages import AssistantMessage, ToolMessage, UserMessage, calls_of, text_of
+from perdure.messages import AssistantMessage, UserMessage, calls_of, text_of
 from perdure.model import CallDelta, CallStart, Finished, Heartbeat, ModelEvent, Request, TextDelta, Usage
 from perdure.schema import Described
 from perdure.tasks.definition import TaskDefinition, phase
@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 class SimulatedModel:
     """Calls the tools that the last input asks for, round by round, then answers. Refuses an invalid transcript as a violation."""
 
-    context_window = None
+    name: str
+    context_window: int | None = None
 
     def __init__(self, ledger: Ledger, clock: Clock, random: Random, *, trouble: float) -> None:
         self.name = "simulated"

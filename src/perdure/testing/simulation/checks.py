@@ -43,7 +43,7 @@ def look(line: Line) -> Iterator[str]:
                 yield f"task {task.id} waits for {list(waiting.on)}, which all have ended"
         if isinstance(waiting, Completing) and not _has_work(state, task.id):
             yield f"task {task.id} is completing and owns no live work"
-        shelf = line.memory.published_shelves.get(("task", task.id))  # read again only when needed after a restart
+        shelf = line.memory.shelves.published.get(("task", task.id))  # read again only when needed after a restart
         if task.kind == GENERATION and shelf is not None and (LIVE.kind, "") not in shelf:
             yield f"run {task.id} has no live document"
     for submission in state.submissions.values():
@@ -79,7 +79,7 @@ def _indexes(state: State) -> Iterator[str]:
 
 
 def _sorted(index: dict[Any, Any]) -> dict[Any, Any]:
-    return {key: sorted(value) if isinstance(value, dict | tuple) else value for key, value in sorted(index.items())}
+    return {key: None if index[key] is None else sorted(index[key]) for key in sorted(index)}
 
 
 def running_without_runner(line: Line, runners: Any) -> Iterator[str]:

@@ -1,5 +1,8 @@
 """One simulation: a store that outlives a number of simulated processes, each of which ends by a crash, a close or a takeover."""
 
+# pyright: reportPrivateUsage=false
+# (the simulation looks inside the sessions that it runs)
+
 from __future__ import annotations
 
 import asyncio
@@ -82,12 +85,16 @@ class Life:
             yield self._random.random() * 0.05
 
     def _published(self, change: Change) -> None:
+        """Look at what a commit left. A check that breaks is a violation too: observers may not raise."""
         self.ledger.count("commits")
-        for task in change.tasks.values():
-            if isinstance(task.outcome, Faulted):
-                self.ledger.violated(f"task {task.id} ({task.kind}) faulted: {task.outcome.error}")
-        for wrong in look(self.session._line):
-            self.ledger.violated(wrong)
+        try:
+            for task in change.tasks.values():
+                if isinstance(task.outcome, Faulted):
+                    self.ledger.violated(f"task {task.id} ({task.kind}) faulted: {task.outcome.error}")
+            for wrong in look(self.session._line):
+                self.ledger.violated(wrong)
+        except Exception as error:
+            self.ledger.violated(f"the check of commit {change.seq} broke: {error!r}")
 
     async def pause(self, most: float) -> None:
         await self.clock.sleep(self._random.random() * most)
