@@ -10,8 +10,9 @@ import apsw
 import pytest
 
 import perdure
-from perdure.errors import StorageCorrupt
-from perdure.testing.scripted import ScriptedModel, by_prompt, say
+from perdure.errors import SessionPoisoned, StorageCorrupt
+from perdure.telemetry import Telemetry
+from perdure.testing.scripted import ScriptedModel, by_prompt, hang, say
 
 pytestmark = pytest.mark.anyio
 
@@ -161,3 +162,25 @@ async def test_a_session_whose_live_work_is_damaged_is_not_opened_and_not_change
             pass
 
     assert body_of(path, "task", id) == changed
+
+
+async def test_a_run_whose_own_records_are_damaged_stops_the_session_with_their_name_and_does_not_spin(tmp_path: Path):
+    path = tmp_path / "store.db"
+    async with perdure.open(str(path), model=ScriptedModel(hang()), durability="process") as session:
+        chat = await session.conversation("a")
+        sent = await chat.submit("go")
+        await session.until(lambda: session.inspect().tasks[0].phase != "prepare")
+    id, changed = damage(path, "document", DAMAGES["torn"], at=0)
+    seen: list[str] = []
+    telemetry = Telemetry()
+    telemetry.attach("test", ["perdure.task.faulted"], lambda event, *_: seen.append(event))
+
+    async with opened(path, telemetry=telemetry) as session:
+        with pytest.raises(StorageCorrupt, match=rf"document {id} of session 'main' is damaged"):
+            await session.submission(sent.id).wait()
+        with pytest.raises(SessionPoisoned, match=rf"document {id} of session 'main' is damaged"):
+            await (await session.conversation("a")).abort()
+        assert f"document {id}" in session.inspect().storage
+        assert len(seen) == 1
+
+    assert body_of(path, "document", id) == changed

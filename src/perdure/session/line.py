@@ -109,7 +109,7 @@ class Line:
         if isinstance(self.fault, Fenced):
             raise Fenced(str(self.fault))
         raise SessionPoisoned(
-            f"session {self.session!r} stopped after a failed write ({self.fault}): close it and open it again"
+            f"session {self.session!r} stopped when its storage failed ({self.fault}): close it and open it again"
         ) from self.fault
 
     def check(self) -> None:
@@ -307,6 +307,12 @@ class Line:
             other.land(type(error)(f"it stood behind a commit that was refused ({error}); nothing was written"))
         if self.fault is not None:
             self._end(self.fault)
+
+    def stop(self, error: StorageError) -> None:
+        """Stop for good, as after a failed write: what the session needs for its own records cannot be read (K5)."""
+        if self.fault is None:
+            self.fault = error
+            self._end(error)
 
     def _end(self, fault: StorageError | None) -> None:
         observers, self.on_end = self.on_end, []

@@ -11,7 +11,9 @@ from perdure.errors import (
     NotFound,
     PerdureError,
     SessionClosed,
+    StorageCorrupt,
     StorageError,
+    StorageFailed,
     UsageError,
 )
 from perdure.records import (
@@ -68,9 +70,12 @@ class Scheduler:
     # -- rules ------------------------------------------------------------------------------
 
     def fit(self, task: Task) -> tuple[HoldReason, str] | None:
-        """Why no installed definition can take the task, or None when one can."""
+        """Why no installed definition can take the task, or None when one can.
+
+        One that failed to take it is tried again only after a `retry`, which makes the task pending.
+        """
         unfit = self._unfit.get(task.id)
-        if unfit is not None and unfit[0] is self.definitions.find(task.kind):
+        if unfit is not None and isinstance(task.state, Held) and unfit[0] is self.definitions.find(task.kind):
             return unfit[1:]
         return self.definitions.fit(task)
 
@@ -238,6 +243,8 @@ class Scheduler:
         """Commit what `body` stages; redone when refused, and when space returns (K5). Gives up when the line ends."""
         try:
             await self.line.space.record(lambda: self.line.commit(TaskTransaction), body)
+        except (StorageCorrupt, StorageFailed) as error:  # where a read met it, the line does not know yet
+            self.line.stop(error)
         except (SessionClosed, StorageError):
             return
 
