@@ -297,12 +297,13 @@ async def test_an_attached_value_follows_each_commit_until_it_is_closed(kernel: 
     session = await kernel.open()
     chat = await session.conversation("a")
     attached = await chat.attach(LIST)
-    assert attached.value is None
+    assert await chat.snapshot(LIST) is attached.value is None
     for number in range(3):
         async with chat.commit() as tx:
             (await tx.doc(LIST))["items"].append(number)
         assert attached.value == {"items": list(range(number + 1))}
-    attached.value["items"].append("mine")
+    copied: Any = attached.value
+    copied["items"].append("mine")
     assert attached.value == {"items": [0, 1, 2]}
     attached.close()
     attached.close()

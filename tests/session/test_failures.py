@@ -280,7 +280,7 @@ class Recording(TaskDefinition):
 @pytest.mark.invariant("S-9")
 @pytest.mark.parametrize("how", ["full", "refused", "lost", "before", "after"])
 async def test_an_outcome_that_is_refused_is_recorded_in_the_end_and_its_effect_happens_once(
-    memory_kernel: Any, how: str
+    memory_kernel: Any, how: Any
 ):
     kernel = memory_kernel
     kernel.wrap = lambda storage: Failing(storage, 5, how, times=3)  # after conversation, task, reservation, begun
@@ -349,7 +349,6 @@ async def test_a_used_key_is_refused_before_admission_and_fails_nobody_else(kern
             tx.create_conversation(key="a")
     with pytest.raises(UsageError, match="'b' belongs to another"):
         async with session.commit() as tx:
-            tx.create_conversation(key="b")
-            tx.create_conversation(key="b")
+            [tx.create_conversation(key="b") for _ in range(2)]
     await add(chat, 1)
     assert await texts(chat) == [1]

@@ -1,4 +1,4 @@
-"""Forks and entries: each branch is the linear history that the same operations would have built (K12, K13, K15, K16, K23)."""
+"""Forks and entries: each branch is the linear history that the same operations would have built (K12 to K16, K23)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from perdure.app.opening import open as open_session
 from perdure.errors import NotFound, TaskRefused, UsageError, WrongKind
-from perdure.records import Edit
+from perdure.records import Edit, EntryId
 from perdure.session.documents import document
 from perdure.session.transaction import entry_kind
 from perdure.session.transcripts import cut
@@ -199,8 +199,7 @@ async def test_a_head_before_the_present_one_is_stale_also_within_one_commit(ker
 
     with pytest.raises(TaskRefused, match="stale"):
         async with chat.commit() as tx:
-            tx.append(chat.id, NOTE, head=kept[2].id)
-            tx.append(chat.id, NOTE, head=kept[1].id)
+            [tx.append(chat.id, NOTE, head=kept[at].id) for at in (2, 1)]
     async with chat.commit() as tx:
         tx.append(chat.id, NOTE, data="summary", head=kept[2].id)
     with pytest.raises(TaskRefused, match="stale"):
@@ -244,7 +243,7 @@ async def test_an_entry_edits_only_earlier_ones(kernel: Any):
     async with chat.commit() as tx:
         tx.append(chat.id, NOTE, edits=[Edit(entry=entry.id)])
         with pytest.raises(UsageError, match="earlier"):
-            tx.append(chat.id, NOTE, edits=[Edit(entry=99_999)])
+            tx.append(chat.id, NOTE, edits=[Edit(entry=EntryId(99_999))])
 
 
 @pytest.mark.invariant("S-18")
@@ -285,7 +284,7 @@ async def test_a_conversation_is_got_or_made_by_its_key_once(kernel: Any):
     assert (await session.conversation("till-2")).id != found[0].id
     for bad in ("", None, 7):
         with pytest.raises(UsageError):
-            await session.conversation(bad)  # type: ignore[arg-type]
+            await session.conversation(bad)
 
 
 @pytest.mark.invariant("S-20")

@@ -444,7 +444,7 @@ async def test_background_work_is_a_boundary_for_waits_and_ordinary_aborts(kerne
     await session.wait_idle()
 
     left = session.inspect().tasks
-    assert [one.id for one in left][0] == back.id
+    assert left[0].id == back.id
     assert len(left) == 2
     assert isinstance(await session.wait_task(front.id), Aborted)
     await chat.abort(background=True, reason="all")

@@ -6,10 +6,11 @@ import asyncio
 import contextvars
 from typing import Any
 
+import msgspec
 import pytest
 
 from perdure.errors import HandleExpired, NotFound, StorageRejected, TaskRefused, UsageError
-from perdure.records import Aborted, Completed, Failed, Faulted, Terminal
+from perdure.records import Aborted, Completed, ConversationId, Failed, Faulted, Terminal
 from perdure.session.documents import document
 from perdure.session.transaction import entry_kind
 from perdure.tasks.definition import TaskDefinition, phase
@@ -306,10 +307,10 @@ async def test_a_task_belongs_to_the_conversation_of_its_commit_unless_another_o
     with pytest.raises(UsageError, match="no conversation"):
         async with session.commit() as tx:
             tx.create_task(Leaf)
+    missing = msgspec.structs.replace(await chat.record(), id=ConversationId(99_999))
     with pytest.raises(NotFound):
         async with session.commit() as tx:
-            tx.conversation = 99_999
-            tx.create_task(Leaf)
+            tx.create_task(Leaf, owner=missing)
 
 
 @pytest.mark.invariant("T-5")
@@ -345,9 +346,9 @@ async def test_no_work_is_made_under_an_owner_that_ends_or_has_no_code(kernel: A
     with pytest.raises(TaskRefused, match="K29"):  # its owner has ended now
         async with session.commit() as tx:
             tx.create_task(Leaf, owner=home)
-    with pytest.raises(TaskRefused, match="background"):
-        async with chat.commit() as tx:
-            live = tx.create_task(Leaf)
+    async with chat.commit() as tx:
+        live = tx.create_task(Leaf)
+        with pytest.raises(TaskRefused, match="background"):
             tx.create_task(Leaf, owner=live, background=True)
 
 

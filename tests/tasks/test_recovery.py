@@ -137,8 +137,8 @@ async def test_each_wait_starts_the_scheduler(kernel: Any, wait: str):
 async def test_the_third_crash_without_progress_parks_a_task_until_retry(kernel: Any):
     definition = working(replay="safe")
     [task] = await started(kernel, definition)
-    for _ in range(2):
-        session = await crashed(kernel, definition)
+    await crashed(kernel, definition)
+    session = await crashed(kernel, definition)
     assert [one.crashes for one in session.inspect().tasks] == [2]
     session = await crashed(kernel, definition)
 
@@ -161,15 +161,15 @@ async def test_what_does_not_count_as_a_crash_of_the_task(kernel: Any, how: str)
     for _ in range(5):
         if how == "clean":
             await kernel.close()
-            session = await kernel.open()
+            await kernel.open()
             seen = len(definition.seen)
-            await session.resume()
+            await kernel.session.resume()
             await kernel.until(lambda seen=seen: len(definition.seen) > seen)
         else:
-            session = await crashed(kernel, definition)
-        assert [one.crashes for one in session.inspect().tasks] == [0]
+            await crashed(kernel, definition)
+        assert [one.crashes for one in kernel.session.inspect().tasks] == [0]
     definition.finish.set()
-    assert await session.wait_task(task.id) == Completed(result="done")
+    assert await kernel.session.wait_task(task.id) == Completed(result="done")
 
 
 async def test_progress_of_one_attempt_does_not_excuse_the_next_ones(kernel: Any):
@@ -177,8 +177,8 @@ async def test_progress_of_one_attempt_does_not_excuse_the_next_ones(kernel: Any
     [_] = await started(kernel, definition)
     definition.progresses = False
     for _ in range(4):
-        session = await crashed(kernel, definition)
-    assert [one.reason for one in session.inspect().held] == ["parked"]
+        await crashed(kernel, definition)
+    assert [one.reason for one in kernel.session.inspect().held] == ["parked"]
 
 
 @pytest.mark.invariant("T-15")

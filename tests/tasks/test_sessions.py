@@ -91,7 +91,8 @@ async def test_a_wait_that_comes_while_the_session_closes_ends_too(memory_kernel
             self.started.append(invocation.id)
             for _ in range(10):
                 try:
-                    return await self.finish.wait()
+                    await self.finish.wait()
+                    break
                 except asyncio.CancelledError:
                     continue
 

@@ -1,4 +1,4 @@
-"""Settling as a pure function: whatever commits do to a task graph, the rules hold afterwards and the indexes are right (K9)."""
+"""Settling as a pure function: whatever commits do to a task graph, the rules hold and the indexes are right (K9)."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ class World:
             "scopes": [sorted(task.id for task in candidate.scope(id)) for id in homes],
             "placed": [sorted(item.id for item in candidate.placed(id)) for id in ids],
             "queued": [[item.id for item in candidate.queued(id)] for id in homes],
-            "waiters": [sorted(dict.fromkeys(w for w in candidate.waiters(id) if waits(candidate, w, id))) for id in ids],
+            "waiters": [sorted({w: 0 for w in candidate.waiters(id) if waits(candidate, w, id)}) for id in ids],
         }
 
     # -- what a commit may do -----------------------------------------------------------------
@@ -217,9 +217,7 @@ class World:
                 state = Unanswered(reason="aborted")
         if running and not isinstance(state, Unanswered) and b % 5:
             state = Placed(entry=EntryId(1), run=running[a % len(running)].id)
-        candidate.submissions[id] = Submission(
-            id=id, conversation=home, type="input", state=state, digest="", at=0.0
-        )
+        candidate.submissions[id] = Submission(id=id, conversation=home, type="input", state=state, digest="", at=0.0)
 
 
 def waits(candidate: Candidate, waiter: TaskId, on: TaskId) -> bool:

@@ -90,7 +90,10 @@ async def test_the_outcome_of_the_last_child_and_the_resumption_are_one_commit(k
         task = tx.create_task(Parent, {"children": ["a", "b"]})
     await session.wait_task(task.id)
 
-    last = [change for change in changes if any(one.kind == "test.leaf" and not one.live for one in change.tasks.values())]
+    def ends_a_leaf(change: Any) -> bool:
+        return any(one.kind == "test.leaf" and not one.live for one in change.tasks.values())
+
+    last = [change for change in changes if ends_a_leaf(change)]
     assert not isinstance(last[-1].tasks[task.id].state, Waiting | Terminal)
 
 

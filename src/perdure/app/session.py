@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import Any, cast
 
+from perdure.app.keeping import Keeping
 from perdure.errors import NotFound, UsageError
 from perdure.harness.conversation import ConversationHandle
 from perdure.harness.harness import Harness
@@ -37,7 +38,7 @@ from perdure.tasks.questions import answer as answer_question
 from perdure.tasks.transaction import TaskTransaction
 
 
-class Session:
+class Session(Keeping):
     """One open session of a store. Made by `perdure.open`; closes with its block."""
 
     def __init__(self, line: Line, harness: Harness) -> None:

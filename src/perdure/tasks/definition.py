@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar, overload
 
 from perdure.errors import UsageError
-from perdure.records import RESERVED_PREFIX, HoldReason, Task
+from perdure.records import RESERVED_PREFIX, Checkpoint, HoldReason, Task
 
 if TYPE_CHECKING:
     from perdure.tasks.invocation import Invocation
@@ -38,7 +38,7 @@ class TaskDefinition:
 
     `replay` says what becomes of a phase that began its effect and was interrupted:
     `safe` runs again; `unsafe` runs with `invocation.uncertain` set and must not repeat the effect.
-    `migrate(version, input, checkpoint)` takes what an older version stored to this one: new (input, phase, data).
+    `migrate` takes what an older version stored to this one.
     """
 
     kind: ClassVar[str]
@@ -46,10 +46,12 @@ class TaskDefinition:
     replay: ClassVar[Literal["safe", "unsafe"]] = "unsafe"
     phases: ClassVar[Mapping[str, Handler]] = {}
     first_phase: ClassVar[str] = ""
-    migrate: Callable[[int, Any, Any], tuple[Any, str, Any]] | None = None
+    #: Whether `migrate` is there.
+    migrates: ClassVar[bool] = False
 
     def __init_subclass__(cls, *, reserved: bool = False, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
+        cls.migrates = cls.migrate is not TaskDefinition.migrate
         if "kind" not in vars(cls):
             return
         if cls.kind.startswith(RESERVED_PREFIX) and not reserved:
@@ -63,6 +65,10 @@ class TaskDefinition:
             raise UsageError(f"task {cls.kind!r} needs exactly one @phase(first=True); it has {firsts or 'none'}")
         cls.phases = found
         cls.first_phase = firsts[0]
+
+    def migrate(self, version: int, input: Any, checkpoint: Checkpoint) -> tuple[Any, str, Any]:
+        """What version `version` stored, for this one: input, phase and the data for it. Pure; may run more than once."""
+        raise NotImplementedError
 
     async def abort(self, invocation: Invocation) -> None:
         """Runs once the work below a stopped task has ended, and decides the outcome. Crashes may repeat it."""
@@ -87,6 +93,6 @@ class Definitions:
         if definition.version < task.version:
             older = f"stored in version {task.version}, installed is {definition.version}"
             return "definition", f"{older}: install the newer code"
-        if definition.version > task.version and definition.migrate is None:
+        if definition.version > task.version and not definition.migrates:
             return "migration", f"stored in version {task.version}, installed is {definition.version} without `migrate`"
         return None

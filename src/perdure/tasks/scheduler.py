@@ -226,7 +226,6 @@ class Scheduler:
         unfit = self.definitions.fit(task)
         if definition is not None and unfit is None and definition.version > task.version:
             try:
-                assert definition.migrate is not None
                 input, phase, data = definition.migrate(task.version, task.input, checkpoint)
             except Exception as error:
                 unfit = ("migration", f"migrate from version {task.version} failed: {error!r}")
