@@ -40,10 +40,14 @@ def plain_calls(session: Any, chat: Any, sent: Any, store: Any) -> dict[str, Cal
         "entry_kind": lambda: perdure.entry_kind("test.other"),
         "section": lambda: perdure.section("a", "b"),
         "tool": lambda: perdure.tool(work),
-        "phase": lambda: perdure.phase(work),
+        "phase": lambda: perdure.phase(_phase),
         "open": lambda: perdure.open("memory:"),
         "store": lambda: perdure.store("memory:"),
     }
+
+
+async def _phase(task: Any, invocation: Any) -> None:
+    """A phase."""
 
 
 def work() -> str:
@@ -119,6 +123,6 @@ async def test_a_synchronous_tool_that_blocks_its_thread_does_not_hold_the_loop(
         await session.until(lambda: any(task.begun for task in session.inspect().tasks))
         await asyncio.to_thread(begun.wait, 30)
         other = await session.conversation("b")
-        assert (await (await other.submit("hello")).wait()).text
+        assert isinstance(await (await other.submit("hello")).wait(), perdure.Answered)
         free.set()
-        assert (await sent.wait()).text
+        assert isinstance(await sent.wait(), perdure.Answered)

@@ -169,21 +169,22 @@ async def test_results_follow_their_calls_though_the_clock_was_set_back_and_seve
 
 # I17: reasoning goes back to the model that it is from, whole, and to no other
 async def test_reasoning_is_sent_to_its_own_model_only_and_only_when_it_is_complete(world: Any):
-    one = StrictModel(ScriptedModel(lambda _: answer(think("deep", signature="s1"), say("from one")), name="one"))
-    two = StrictModel(ScriptedModel(lambda _: answer(think("wide", signature="s2"), say("from two")), name="two"))
+    first = ScriptedModel(lambda _: answer(think("deep", signature="s1"), say("from one")), name="one")
+    second = ScriptedModel(lambda _: answer(think("wide", signature="s2"), say("from two")), name="two")
+    one, two = StrictModel(first), StrictModel(second)
     session = await world.open(models={"one": one, "two": two})
     chat = await session.conversation("a")
     for model in ("one", "two", "one"):
         await chat.configure(model=model)
         await (await chat.submit(f"to {model}")).wait()
 
-    def thoughts(model: StrictModel, at: int) -> list[Any]:
-        messages = model.inner.requests[at].messages
+    def thoughts(model: ScriptedModel, at: int) -> list[Any]:
+        messages = model.requests[at].messages
         parts = [part for message in messages if isinstance(message, AssistantMessage) for part in message.parts]
         return [(part.text, part.signature) for part in parts if isinstance(part, Thinking)]
 
-    assert thoughts(two, 0) == []
-    assert thoughts(one, 1) == [("deep", "s1")]
+    assert thoughts(second, 0) == []
+    assert thoughts(first, 1) == [("deep", "s1")]
     assert one.violations == two.violations == []
     stored = [message async for entry in chat.history() for message in entry.messages]
     assert sum(isinstance(part, Thinking) for message in stored for part in getattr(message, "parts", ())) == 3

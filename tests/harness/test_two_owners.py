@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -30,7 +30,7 @@ async def another_storage(world: Any) -> Any:
 
 
 @asynccontextmanager
-async def another_process(world: Any, model: Any, *tools: Any, **options: Any) -> AsyncIterator[Any]:
+async def another_process(world: Any, model: Any, *tools: Any, **options: Any) -> AsyncGenerator[Any]:
     """A session of another process on the same store."""
     storage = await another_storage(world)
     try:

@@ -11,6 +11,7 @@ import pytest
 
 from perdure.errors import AlreadyAnswered, SessionClosed
 from perdure.harness.registry import Extension, Registry, tool
+from perdure.messages import text_of
 from perdure.records import Placed
 from perdure.sandboxes.local import LocalSandbox
 from perdure.testing.faults import Failing
@@ -120,7 +121,7 @@ async def test_messages_accepted_while_busy_run_once_and_in_order_after_a_close_
     with pytest.raises(SessionClosed):
         await chat.submit("too late")
 
-    session = await world.reopen(model=ScriptedModel(lambda request: say(request.messages[-1].parts[0].text)))
+    session = await world.reopen(model=ScriptedModel(lambda request: say(text_of(request.messages[-1]))))
 
     settled = [await session.submission(each.id).wait() for each in accepted]
     assert [each.text for each in settled] == ["zero", "one", "two", "three"]

@@ -51,7 +51,7 @@ async def store(tmp_path: Path) -> Path:
 def damage(path: Path, table: str, how: Damage, *, at: int) -> tuple[int, bytes]:
     """Damage the body in a row of a table, and return its id and what it is now."""
     connection = apsw.Connection(str(path))
-    rows = connection.execute(f"SELECT rowid, id, body FROM {table} ORDER BY id").fetchall()
+    rows: list[Any] = connection.execute(f"SELECT rowid, id, body FROM {table} ORDER BY id").fetchall()
     rowid, id, body = rows[at]
     changed = how(bytes(body))
     assert changed != bytes(body)

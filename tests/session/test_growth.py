@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from perdure.records import EntryId, decode_document
+from perdure.records import decode_document
 from perdure.session.documents import TAIL_COUNT, document
 from perdure.session.transaction import entry_kind
 from perdure.storage import Batch, Claim
@@ -89,9 +89,9 @@ async def test_opening_and_listing_read_the_same_however_long_the_conversations_
             chat = await session.conversation(f"{key}{length}")
             for number in range(length):
                 async with chat.commit() as tx:
-                    last = tx.append(chat.id, NOTE, data=number)
+                    tx.append(chat.id, NOTE, data=number)
             async with chat.commit() as tx:
-                tx.append(chat.id, NOTE, data="head", head=EntryId(last.id))
+                tx.append(chat.id, NOTE, data="head", heads_itself=True)
 
     session = await kernel.reopen()
     opened = kernel.storage.bodies

@@ -50,7 +50,7 @@ def definitions(world: World) -> list[TaskDefinition]:
         async def start(self, invocation: Any) -> None:
             async with invocation.commit() as tx:
                 a = tx.create_task(A)
-                await tx.wait([a], self.handle, a=a.id)
+                await tx.wait([a], then=self.handle, a=a.id)
 
         @phase
         async def handle(self, invocation: Any, a: int) -> None:
@@ -60,7 +60,7 @@ def definitions(world: World) -> list[TaskDefinition]:
             world.effects.append("handled A")
             async with invocation.commit() as tx:
                 b = tx.create_task(B)
-                await tx.wait([b], self.finish, b=b.id, tries=1)
+                await tx.wait([b], then=self.finish, b=b.id, tries=1)
 
         @phase
         async def finish(self, invocation: Any, b: int, tries: int) -> None:
@@ -70,7 +70,7 @@ def definitions(world: World) -> list[TaskDefinition]:
                     tx.complete({"tries": tries})
                     return
                 again = tx.create_task(B)
-                await tx.wait([again], self.finish, b=again.id, tries=tries + 1)
+                await tx.wait([again], then=self.finish, b=again.id, tries=tries + 1)
 
     return [A(), B(), Parent()]
 
