@@ -95,28 +95,16 @@ async def open_session(
     kill: bool = False,
 ) -> Session:
     """Open a session on a storage that is open. `close` it when done."""
-    known = dict(models or {})
-    name = model if isinstance(model, str) or model is None else model.name
-    if model is not None and not isinstance(model, str):
-        known[model.name] = model
     defaults = Defaults(
-        settings=msgspec.structs.replace(
-            settings or Settings(), **({} if settings and settings.model else {"model": name})
-        ),
+        settings=_with_model(settings or Settings(), model),
         limits=limits or RequestLimits(),
         retry=retry or RetryPolicy(),
         instructions=instructions,
         progress_interval=progress_interval,
     )
     line, crashed = await open_line(storage, key, clock=clock, telemetry=telemetry, take_over=take_over, kill=kill)
-    harness = Harness(
-        line,
-        registry or Registry(),
-        models=_finder(known, clock),
-        schema=schema or LazySchema(),
-        sandbox=sandbox,
-        defaults=defaults,
-    )
+    finder, schema = _finder(models or {}, model, clock), schema or LazySchema()
+    harness = Harness(line, registry or Registry(), models=finder, schema=schema, sandbox=sandbox, defaults=defaults)
     session = Session(line, harness)
     try:
         await session.start(crashed)
@@ -126,7 +114,18 @@ async def open_session(
     return session
 
 
-def _finder(known: dict[str, Model], clock: Clock) -> Callable[[str], Model | None]:
+def _with_model(settings: Settings, model: str | Model | None) -> Settings:
+    """The settings, with the session's model where they name none."""
+    if settings.model is not None or model is None:
+        return settings
+    return msgspec.structs.replace(settings, model=model if isinstance(model, str) else model.name)
+
+
+def _finder(models: Mapping[str, Model], model: str | Model | None, clock: Clock) -> Callable[[str], Model | None]:
+    known = dict(models)
+    if model is not None and not isinstance(model, str):
+        known[model.name] = model
+
     def find(name: str) -> Model | None:
         found = known.get(name)
         if found is None and f"model:{name.partition(':')[0]}" in ADAPTERS:

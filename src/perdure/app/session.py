@@ -33,6 +33,7 @@ from perdure.session.line import Commit, Line, forbid_inside_commit
 from perdure.session.opening import recover
 from perdure.session.reading import Attached, snapshot
 from perdure.settle.state import below, evolve
+from perdure.storage import Worker
 from perdure.tasks.inspection import Inspection, inspect_state
 from perdure.tasks.questions import answer as answer_question
 from perdure.tasks.transaction import TaskTransaction
@@ -45,6 +46,9 @@ class Session(Keeping):
         self._line = line
         self._harness = harness
         self.telemetry = line.telemetry
+        self.key = line.session
+        #: The worker that owns the session: this process.
+        self.owner: Worker = line.storage.worker
         self._handlers = {**handlers(harness), "retry": _retry}
         self._intake = Intake(line, TaskTransaction, self._handlers)
         self._closing: asyncio.Task[None] | None = None
@@ -164,15 +168,6 @@ class Session(Keeping):
         """Call `observer` with each published commit, in order. It must not raise or wait. Returns how to stop."""
         self._line.observers.append(observer)
         return lambda: self._line.observers.remove(observer)
-
-    @property
-    def key(self) -> str:
-        return self._line.session
-
-    @property
-    def owner(self) -> Any:
-        """The worker that owns the session: this process."""
-        return self._line.storage.worker
 
     # -- closing ----------------------------------------------------------------------------
 
