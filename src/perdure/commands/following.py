@@ -141,26 +141,24 @@ def waits_of(view: Session, inspection: Inspection, conversation: ConversationId
         if task.state in ("pending", "running") or task.kind == TIMER:
             return []
         if task.kind == QUESTION:
-            payload = one_line(as_json(asked[task.id].payload), 300)
-            waits.append(
-                {
-                    "question": task.id,
-                    "payload": asked[task.id].payload,
-                    "what": f"question {task.id} waits for an answer: {payload}",
-                    "remedy": f"answer it with perdure answer {task.id} VALUE, then perdure resume",
-                }
-            )
+            payload = asked[task.id].payload
+            what = f"question {task.id} waits for an answer: {one_line(as_json(payload), 300)}"
+            remedy = f"answer it with perdure answer {task.id} VALUE, then perdure resume"
+            waits.append({"question": task.id, "payload": payload, "what": what, "remedy": remedy})
         elif task.state == "held":
             name = task.label or task.kind
-            waits.append(
-                {
-                    "task": task.id,
-                    "reason": task.reason,
-                    "what": f"task {task.id} ({name}) is held ({task.reason}): {task.detail}",
-                    "remedy": f"perdure retry {task.id} lets it go on, perdure abort --task {task.id} ends it",
-                }
-            )
+            what = f"task {task.id} ({name}) is held ({task.reason}): {task.detail}"
+            waits.append({"task": task.id, "reason": task.reason, "what": what, "remedy": remedy_of(task)})
     return waits
+
+
+def remedy_of(task: TaskInfo) -> str:
+    """What lets a held task go on."""
+    if task.reason in ("definition", "migration"):
+        way = "perdure resume --tools MODULE:NAME with its code lets it go on"
+    else:
+        way = f"perdure retry {task.id} lets it go on"
+    return f"{way}, perdure abort --task {task.id} ends it"
 
 
 def going_on(view: Session, inspection: Inspection) -> bool:

@@ -10,6 +10,7 @@ import click
 import msgspec
 
 from perdure.app.handing_in import described
+from perdure.commands.following import remedy_of
 from perdure.commands.looked_at import looking
 from perdure.commands.options import Place, as_json_option, placed
 from perdure.commands.text import as_json, moment, one_line
@@ -83,7 +84,7 @@ def _task(task: TaskInfo) -> str:
     if task.on:
         words.append(f"on {', '.join(map(str, task.on))}")
     if task.reason is not None:
-        words.append(f"({task.reason}): {task.detail}; perdure retry {task.id} lets it go on")
+        words.append(f"({task.reason}): {task.detail}; {remedy_of(task)}")
     return one_line(" ".join(words), 500)
 
 

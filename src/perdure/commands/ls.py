@@ -46,17 +46,18 @@ def _session(info: SessionInfo) -> dict[str, Any]:
 
 async def _conversations(place: Place, before: int | None, limit: int) -> list[dict[str, Any]]:
     async with looking(place) as session:
+        owned = (await session.info()).owner is not None
         inspection = await session.inspect()
         page = await session.conversations(before=before, limit=limit)
-        return [await _conversation(session, each, inspection) for each in page]
+        return [await _conversation(session, each, _state(each.id, inspection, owned)) for each in page]
 
 
-async def _conversation(session: HandInSession, one: Conversation, inspection: Inspection) -> dict[str, Any]:
+async def _conversation(session: HandInSession, one: Conversation, state: str) -> dict[str, Any]:
     newest = await (await session.find(one.id)).entries(limit=1)
     return {
         "id": one.id,
         "key": one.key,
-        "state": _state(one.id, inspection),
+        "state": state,
         "changed": newest[0].at if newest else one.at,
         "made": one.at,
         "title": one.title,
@@ -64,15 +65,15 @@ async def _conversation(session: HandInSession, one: Conversation, inspection: I
     }
 
 
-def _state(id: int, inspection: Inspection) -> str:
-    """The first of these that holds: held, asks, busy, queued, idle."""
+def _state(id: int, inspection: Inspection, owned: bool) -> str:
+    """The first of these that holds: held, asks, busy (where nobody works: unfinished), queued, idle."""
     tasks = [task for task in inspection.tasks if task.conversation == id]
     if any(task.state == "held" for task in tasks):
         return "held"
     if any(question.conversation == id for question in inspection.questions):
         return "asks"
     if tasks:
-        return "busy"
+        return "busy" if owned else "unfinished"
     return "queued" if any(item.conversation == id for item in inspection.submissions) else "idle"
 
 

@@ -25,6 +25,7 @@ from perdure.commands.trail import Event
 from perdure.errors import NotFound, OwnerGone, SessionOwned
 from perdure.harness.registry import Registry
 from perdure.harness.submissions import Answered
+from perdure.tasks.inspection import Inspection
 
 IDLE, FAILED, WAITS = 0, 1, 3
 
@@ -39,7 +40,7 @@ def resume(place: Place, means: Means, json: bool) -> int:
     Give it the tools that the work was started with. Where another process works in the session, it is watched.
 
     \b
-    Exit codes: 0 idle, 1 an input ended without an answer, 2 usage, 3 waits for an answer or is held.
+    Exit codes: 0 idle, 1 an input failed, 2 usage, 3 waits for an answer or is held.
     Ctrl-C and SIGTERM leave in order; what is unfinished is resumed later.
     """
     registry = install(means.tools, means.allow).registry
@@ -86,6 +87,7 @@ class Resuming:
         self._stopped = stopped
         #: Inputs that were seen unfinished and are not settled yet.
         self._open: dict[int, None] = {}
+        self._seen = False
         self._failed = 0
         self._answered = 0
 
@@ -95,6 +97,7 @@ class Resuming:
         opening = store(place.store, clock=self._clock, directory=means.directory, registry=self._registry)
         async with opening as opened:
             reader = opened.hand_in(place.session)
+            self._note_open(await reader.inspect())
             while True:
                 async with AsyncExitStack() as stack:
                     model = means.model or await model_of_session(reader)
@@ -113,6 +116,7 @@ class Resuming:
 
     async def _here(self, session: Session, reader: HandInSession) -> int:
         await refuse_missing_tools(reader, session.inspect(), self._registry)
+        self._note_open(session.inspect())  # with what was handed in meanwhile
         await session.resume()
         return await self._watch(reader, Here(session, None, self._clock, self._note))
 
@@ -128,7 +132,7 @@ class Resuming:
             while True:
                 view = await reader.glance(live=True)
                 inspection = view.inspect()
-                self._open.update(dict.fromkeys(item.id for item in inspection.submissions))
+                self._note_open(inspection)
                 for id in list(self._open):
                     await self._settle(reader, id)
                 if not going_on(view, inspection):
@@ -143,6 +147,10 @@ class Resuming:
                 await first_of(side.changed(), self._stopped)
         finally:
             side.close()
+
+    def _note_open(self, inspection: Inspection) -> None:
+        self._seen = self._seen or bool(inspection.submissions or inspection.tasks)
+        self._open.update(dict.fromkeys(item.id for item in inspection.submissions))
 
     async def _settle(self, reader: HandInSession, id: int) -> None:
         """Tell how an input was settled, once."""
@@ -160,18 +168,18 @@ class Resuming:
             self._answered += 1
             self._sink.emit({**event, "status": "done", "text": settled.text})
         else:
-            self._failed += 1
+            self._failed += settled.reason != "aborted"
             self._sink.emit({**event, "status": "unanswered", "reason": settled.reason, "detail": settled.detail})
 
     def _idle(self, side: Side) -> int:
         for id in self._open:
             self._note(f"input {id} stays in its inbox: the next input of its conversation lets it go first")
-        if not (self._answered or self._failed or self._open):
+        if not self._seen:
             self._note("there is nothing to resume")
         return self._end({"status": "idle", "queued": list(self._open)}, FAILED if self._failed else IDLE)
 
     def _end(self, event: Event, code: int) -> int:
-        counts = {"answered": self._answered, "unanswered": self._failed}
+        counts = {"answered": self._answered, "failed": self._failed}
         self._sink.emit({"type": "end", "session": self._place.session, **counts, **event, "exit": code})
         return code
 

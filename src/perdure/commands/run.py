@@ -137,6 +137,8 @@ class Running:
                 return await work
             work.cancel()
             await asyncio.wait([work])
+            if not work.cancelled():
+                return work.result()
             return self._left(self._stop.result(), "nothing was accepted")
         finally:
             if timer is not None:
