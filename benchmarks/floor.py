@@ -9,8 +9,8 @@ from pathlib import Path
 
 import apsw
 
-from perdure.backends.sqlite_rows import BASE, COMMIT, DELTA, ENTRY, place
 from perdure.backends.sqlite_groups import FENCE
+from perdure.backends.sqlite_rows import BASE, COMMIT, DELTA, ENTRY, place
 
 #: The product's own schema, so that the tables and indexes are the same.
 SCHEMA = Path(__file__).parent.parent / "src/perdure/backends/sql/sqlite/001_first.sql"
@@ -48,7 +48,9 @@ class Floor:
         connection.execute(f"PRAGMA synchronous = {self._synchronous}")
         connection.execute(SCHEMA.read_text())
         for session in range(1, self._sessions + 1):
-            connection.execute("INSERT INTO session (id, key, epoch, open) VALUES (?, ?, 1, 1)", (session, f"s{session}"))
+            connection.execute(
+                "INSERT INTO session (id, key, epoch, open) VALUES (?, ?, 1, 1)", (session, f"s{session}")
+            )
         execute = connection.cursor().execute
         self._ready.set()
         while True:
@@ -77,12 +79,13 @@ def _resolve(futures: list[asyncio.Future[None]]) -> None:
             future.set_result(None)
 
 
-def commit_statements(session: int, seq: int, entry: bytes, delta: bytes, base: bytes, *, document: int = 1) -> Statements:
-    """The statements of one commit with an entry and a document delta; every 65th stores a base, as the product does."""
+def commit_statements(
+    session: int, seq: int, entry: bytes, delta: bytes, base: bytes, *, document: int = 1
+) -> Statements:
+    """The statements of one commit with an entry and a document delta; every 65th stores a base, as the product
+    does."""
     at = place(session)
-    change = (
-        (BASE, (at | document, seq, 1, base)) if seq % 65 == 1 else (DELTA, (at | document, seq, delta))
-    )
+    change = (BASE, (at | document, seq, 1, base)) if seq % 65 == 1 else (DELTA, (at | document, seq, delta))
     return [
         (FENCE, (seq, seq + 100, session, 1, seq - 1)),
         (COMMIT, (at | seq, b"0123456789abcdef")),

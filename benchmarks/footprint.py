@@ -22,6 +22,9 @@ STORED = 10_000
 WARM = 6000
 
 
+TIMED = "import time; t = time.perf_counter(); import asyncio, msgspec{more}; print(time.perf_counter() - t)"
+
+
 class Silent:
     """A model that never answers."""
 
@@ -31,9 +34,18 @@ class Silent:
     def __init__(self) -> None:
         self.waiting = 0
         self.release = asyncio.Event()
+        self._reached: tuple[int, asyncio.Event] = (0, asyncio.Event())
+
+    async def reach(self, count: int) -> None:
+        """Wait until so many requests wait."""
+        self._reached = (count, asyncio.Event())
+        if self.waiting < count:
+            await self._reached[1].wait()
 
     async def stream(self, request: Request) -> AsyncIterator[ModelEvent]:
         self.waiting += 1
+        if self.waiting >= self._reached[0]:
+            self._reached[1].set()
         await self.release.wait()
         yield TextDelta("")
 
@@ -44,14 +56,12 @@ async def blocked() -> list[Bar]:
         model = Silent()
         async with perdure.open(str(folder / "many.db"), model=model, durability="process") as session:
             await (await session.conversation("warm")).submit("hello")
-            while model.waiting < 1:
-                await asyncio.sleep(0)
+            await model.reach(1)
             before = resident()
             for index in range(BLOCKED):
                 chat = await session.conversation(f"c{index}")
                 await chat.submit(f"hello {index}")
-            while model.waiting <= BLOCKED:
-                await asyncio.sleep(0)
+            await model.reach(BLOCKED + 1)
             each = (resident() - before) / BLOCKED / 1000
         async with perdure.open(str(folder / "idle.db"), model=None, durability="process") as session:
             for index in range(WARM):  # SQLite's own page caches fill first
@@ -81,7 +91,9 @@ async def _opening(folder: Path) -> list[Bar]:
             lists.append(time.perf_counter() - began)
             assert len(newest) == 20
     ratio = middle([mine / floor for mine, floor in zip(ours, floors, strict=True)])
-    note = f"{middle(ours) * 1e3:.1f} ms, floor {middle(floors) * 1e3:.1f} ms; newest 20 in {middle(lists) * 1e3:.2f} ms"
+    note = (
+        f"{middle(ours) * 1e3:.1f} ms, floor {middle(floors) * 1e3:.1f} ms; newest 20 in {middle(lists) * 1e3:.2f} ms"
+    )
     return [at_most(f"opening a store of {STORED:,} conversations", ratio, 10.0, "times the floor", note), *_plan(path)]
 
 
@@ -104,7 +116,15 @@ def _plan(path: Path) -> list[Bar]:
     sql = "SELECT body FROM conversation WHERE session = 1 AND listed = 1 ORDER BY id DESC LIMIT 20"
     plan = " ".join(str(row[3]) for row in connection.execute(f"EXPLAIN QUERY PLAN {sql}"))
     connection.close()
-    return [at_most("listing scans without an index", 0.0 if "USING INDEX" in plan and "TEMP B-TREE" not in plan else 1.0, 0.0, "", plan)]
+    return [
+        at_most(
+            "listing scans without an index",
+            0.0 if "USING INDEX" in plan and "TEMP B-TREE" not in plan else 1.0,
+            0.0,
+            "",
+            plan,
+        )
+    ]
 
 
 def imports() -> list[Bar]:
@@ -114,18 +134,28 @@ def imports() -> list[Bar]:
         env["PYTHONPYCACHEPREFIX"] = str(folder)  # compiled once, as an installed package is
 
         def run(code: str) -> str:
-            return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=env).stdout
+            return subprocess.run(
+                [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=env
+            ).stdout
 
         loaded = run("import perdure, sys; print(' '.join(sys.modules))").split()
         costs: list[float] = []
         for _ in range(11):
-            base, ours = (
-                float(run(f"import time; t = time.perf_counter(); import asyncio, msgspec{more}; print(time.perf_counter() - t)"))
-                for more in ("", ", perdure")
-            )
+            base, ours = (float(run(TIMED.format(more=more))) for more in ("", ", perdure"))
             costs.append((ours - base) * 1e3)
         cost = middle(costs)
-    heavy = {"pydantic", "pydantic_ai", "openai", "anthropic", "textual", "rich", "click", "starlette", "griffe", "apsw"}
+    heavy = {
+        "pydantic",
+        "pydantic_ai",
+        "openai",
+        "anthropic",
+        "textual",
+        "rich",
+        "click",
+        "starlette",
+        "griffe",
+        "apsw",
+    }
     found = sorted(heavy & {name.partition(".")[0] for name in loaded})
     return [
         at_most("import perdure", cost, 80.0, "ms over asyncio and msgspec"),

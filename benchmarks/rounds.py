@@ -79,7 +79,11 @@ async def rounds() -> list[Bar]:
     first = sizes[100] / messages[100]
     return [
         at_most(
-            "round 1,000 against round 10", late / early, 1.3, "times", f"{early * 1e3:.2f} ms, then {late * 1e3:.2f} ms"
+            "round 1,000 against round 10",
+            late / early,
+            1.3,
+            "times",
+            f"{early * 1e3:.2f} ms, then {late * 1e3:.2f} ms",
         ),
         at_most("file growth, rounds 100 to 1,000", growth, 3.0, "times the messages", f"first 100 rounds {first:.2f}"),
         at_most("growth rate late against early", growth / first, 1.1, "times"),
@@ -109,4 +113,3 @@ def _entries(count: int) -> list[Entry]:
         )
         for index in range(count)
     ]
-

@@ -1,4 +1,5 @@
-"""A conversation on an SQLite file: what was submitted is durable, and asking again with the same request id runs nothing twice."""
+"""A conversation on an SQLite file: what was submitted is durable, and asking again with the same request id runs
+nothing twice."""
 
 import perdure
 

@@ -1,4 +1,5 @@
-"""Tools from plain functions: the demo model reads their schemas and calls them. One is safe to repeat, one never is."""
+"""Tools from plain functions: the demo model reads their schemas and calls them. One is safe to repeat, one never
+is."""
 
 import perdure
 

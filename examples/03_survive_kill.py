@@ -12,7 +12,7 @@ LEDGER = Path("ledger.txt")
 
 
 @perdure.tool
-async def pay(amount: int, to: str) -> str:
+def pay(amount: int, to: str) -> str:
     """Pay someone an amount.
 
     Args:

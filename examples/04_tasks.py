@@ -1,4 +1,5 @@
-"""Durable work of your own: a checkout with four payments. One fails, the others are stopped, the outcome is one commit."""
+"""Durable work of your own: a checkout with four payments. One fails, the others are stopped, the outcome is one
+commit."""
 
 import perdure
 

@@ -39,7 +39,8 @@ class Clock(Protocol):
 
 
 def uuid7_of(milliseconds: int, chance: bytes) -> str:
-    """RFC 9562, 5.7: 48 bits of Unix milliseconds, version 7, variant 0b10, 74 bits of chance (of the 10 bytes given)."""
+    """RFC 9562, 5.7: 48 bits of Unix milliseconds, version 7, variant 0b10, 74 bits of chance (of the 10 bytes
+    given)."""
     value = (milliseconds & (2**48 - 1)) << 80 | int.from_bytes(chance[:10], "big")
     value = value & ~(0xF << 76) | 7 << 76
     value = value & ~(0x3 << 62) | 2 << 62
@@ -48,7 +49,8 @@ def uuid7_of(milliseconds: int, chance: bytes) -> str:
 
 
 class _Tokens:
-    """Random tokens, drawn many at a time: asking the kernel gives the interpreter away, which costs a commit more than the rest.
+    """Random tokens, drawn many at a time: asking the kernel gives the interpreter away, which costs a commit more
+    than the rest.
 
     A forked child starts with none, so that it never repeats its parent's. `pop` is atomic: threads may share one.
     """

@@ -85,7 +85,8 @@ class SessionClosed(PerdureError):
 
 
 class SessionOwned(PerdureError):
-    """Another live worker owns the session. Reading and handing in are possible; `take_over=True` ends its right to write."""
+    """Another live worker owns the session. Reading and handing in are possible; `take_over=True` ends its right to
+    write."""
 
 
 class OwnerGone(PerdureError):
@@ -138,7 +139,8 @@ class SessionPoisoned(StorageError):
 class ModelError(PerdureError):
     """A model request failed.
 
-    `kind` says what to do: `retryable` and `rate_limited` (wait `after` seconds if given), `overflow` (the input does not fit),
+    `kind` says what to do: `retryable` and `rate_limited` (wait `after` seconds if given), `overflow` (the input
+    does not fit),
     `auth`, `quota`, `invalid` (do not repeat), `cut` (the stream ended without a finish reason), `timeout`.
     """
 

@@ -129,7 +129,8 @@ class Checkpoint(Record, frozen=True, kw_only=True):
 
 
 class Begun(Record, frozen=True, kw_only=True):
-    """The effect of this attempt may have started (K24a). `replay` was declared with the intent; `progress` came after it."""
+    """The effect of this attempt may have started (K24a). `replay` was declared with the intent; `progress` came
+    after it."""
 
     attempt: int
     replay: Literal["safe", "unsafe"] = "unsafe"
@@ -186,7 +187,8 @@ WaitPolicy = AllSettled | FailFast | First | Outside
 
 
 class Waiting(Record, frozen=True, kw_only=True, tag="waiting"):
-    """Resumes at `checkpoint` when `policy` is met by the tasks `on`; `begun` is the intent that it then resumes with."""
+    """Resumes at `checkpoint` when `policy` is met by the tasks `on`; `begun` is the intent that it then resumes
+    with."""
 
     checkpoint: Checkpoint
     on: tuple[TaskId, ...] = ()
@@ -313,9 +315,11 @@ Scope = Literal["session", "conversation", "task"]
 
 
 class Document(Record, frozen=True, kw_only=True):
-    """One incarnation of a document (K17): its declaration as stored. `owner` is the conversation or task id, 0 for the session.
+    """One incarnation of a document (K17): its declaration as stored. `owner` is the conversation or task id, 0 for
+    the session.
 
-    `source` is the document of a parent conversation that an `as_of` fork reads through until its first own write (K23).
+    `source` is the document of a parent conversation that an `as_of` fork reads through until its first own write
+    (K23).
     """
 
     id: DocumentId
@@ -340,7 +344,8 @@ class Base(Record, frozen=True, kw_only=True):
 
 
 class Inbound(Record, frozen=True, kw_only=True):
-    """What any process handed in (K1a). `id` is a UUIDv7; `answer` is written by the owner in the commit that acted on it."""
+    """What any process handed in (K1a). `id` is a UUIDv7; `answer` is written by the owner in the commit that acted
+    on it."""
 
     id: str
     kind: str

@@ -26,7 +26,8 @@ from perdure.records import ConversationId, DocumentId, EntryId, Inbound, Seq, S
 
 
 class Worker(msgspec.Struct, frozen=True, kw_only=True):
-    """One process start that opened a storage to write. `started` is the kernel's start time of the process, in clock ticks."""
+    """One process start that opened a storage to write. `started` is the kernel's start time of the process, in
+    clock ticks."""
 
     id: str
     pid: int
@@ -108,7 +109,8 @@ class PutDocument(msgspec.Struct, frozen=True):
 
 
 class PutBase(msgspec.Struct, frozen=True):
-    """A whole value (an encoded `records.Base`) as of this batch. `prune` removes every older base and delta of the document."""
+    """A whole value (an encoded `records.Base`) as of this batch. `prune` removes every older base and delta of the
+    document."""
 
     document: DocumentId
     prune: bool
@@ -158,7 +160,8 @@ Write = (
 
 
 class Batch(msgspec.Struct, frozen=True):
-    """One commit. `next_id` is the session's id counter after it; `commit_id` is what a lost acknowledgement is looked up by."""
+    """One commit. `next_id` is the session's id counter after it; `commit_id` is what a lost acknowledgement is
+    looked up by."""
 
     commit_id: bytes
     seq: Seq
@@ -167,7 +170,8 @@ class Batch(msgspec.Struct, frozen=True):
 
 
 class DocumentValue(msgspec.Struct, frozen=True):
-    """A document as stored at some point: an encoded `records.Base` and the encoded deltas that follow it, oldest first."""
+    """A document as stored at some point: an encoded `records.Base` and the encoded deltas that follow it, oldest
+    first."""
 
     seq: Seq  #: of the base
     base: bytes
@@ -227,10 +231,13 @@ class Storage(Protocol):
     async def scan_entries(
         self, session: str, conversation: ConversationId, *, before: int | None = None, limit: int = 100
     ) -> list[bytes]:
-        """Entries that this conversation wrote itself, newest first, ids below `before`. Ancestry is the session's business."""
+        """Entries that this conversation wrote itself, newest first, ids below `before`. Ancestry is the session's
+        business."""
         ...
 
-    async def newest_head(self, session: str, conversation: ConversationId, *, before: int | None = None) -> bytes | None:
+    async def newest_head(
+        self, session: str, conversation: ConversationId, *, before: int | None = None
+    ) -> bytes | None:
         """The newest entry of this conversation with a `head`, id below `before`."""
         ...
 
@@ -262,17 +269,28 @@ class Storage(Protocol):
         ...
 
     async def scan_documents(
-        self, session: str, scope: str, owner: int, *, kind: str | None = None, retired: bool = False, after: int = 0, limit: int = 500
+        self,
+        session: str,
+        scope: str,
+        owner: int,
+        *,
+        kind: str | None = None,
+        retired: bool = False,
+        after: int = 0,
+        limit: int = 500,
     ) -> list[bytes]:
         """By id; `retired` includes retired incarnations."""
         ...
 
     async def read_document(self, session: str, id: DocumentId, *, at: Seq | None = None) -> DocumentValue | None:
-        """The newest base and the deltas after it; with `at`, as of that commit (None if the document was not there yet)."""
+        """The newest base and the deltas after it; with `at`, as of that commit (None if the document was not there
+        yet)."""
         ...
 
     async def read_inbound(self, session: str, id: str) -> bytes | None: ...
-    async def scan_inbound(self, session: str, *, taken: bool = False, after: str = "", limit: int = 100) -> list[bytes]:
+    async def scan_inbound(
+        self, session: str, *, taken: bool = False, after: str = "", limit: int = 100
+    ) -> list[bytes]:
         """By id."""
         ...
 

@@ -1,4 +1,5 @@
-"""The event bus: names, measurements and metadata to whoever attached. No dependency, next to no cost while nobody listens.
+"""The event bus: names, measurements and metadata to whoever attached. No dependency, next to no cost while nobody
+listens.
 
 Content (prompts, arguments, outputs, document values) never goes into an event.
 Kill points of the crash suites are events too, so product code never knows its tests.
@@ -44,4 +45,6 @@ class Telemetry:
                 handler(event, measurements, metadata)
             except Exception as error:  # a listener must not be able to break a commit
                 handlers.pop(name, None)
-                print(f"perdure: telemetry handler {name!r} raised {error!r} on {event} and was detached", file=sys.stderr)
+                print(
+                    f"perdure: telemetry handler {name!r} raised {error!r} on {event} and was detached", file=sys.stderr
+                )

@@ -47,7 +47,9 @@ class Stream:
         harness, name = self._harness, self._model.name
         limits = harness.defaults.limits
         began = harness.clock.monotonic()
-        reading: Supervised[None] = Supervised(harness.watch, self._read(request, began), seconds=min(limits.first_byte, limits.total))
+        reading: Supervised[None] = Supervised(
+            harness.watch, self._read(request, began), seconds=min(limits.first_byte, limits.total)
+        )
         self._reading = reading
         try:
             await reading.result()

@@ -67,7 +67,8 @@ class TaskDefinition:
         cls.first_phase = firsts[0]
 
     def migrate(self, version: int, input: Any, checkpoint: Checkpoint) -> tuple[Any, str, Any]:
-        """What version `version` stored, for this one: input, phase and the data for it. Pure; may run more than once."""
+        """What version `version` stored, for this one: input, phase and the data for it. Pure; may run more than
+        once."""
         raise NotImplementedError
 
     async def abort(self, invocation: Invocation) -> None:

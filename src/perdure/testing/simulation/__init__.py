@@ -1,4 +1,5 @@
-"""A whole session under a seeded loop: users, model, tools, faults, crashes and takeovers, with the invariants checked as it runs.
+"""A whole session under a seeded loop: users, model, tools, faults, crashes and takeovers, with the invariants
+checked as it runs.
 
 `python -m perdure.testing.simulation --seeds 200`, or `--seed 7` to replay one.
 """

@@ -27,7 +27,9 @@ def report(results: Iterable[tuple[int, Result | str]]) -> int:
     for seed, result in results:
         if isinstance(result, str):
             failed += 1
-            print(f"seed {seed} failed; replay: python -m perdure.testing.simulation --seed {seed}\n{result}", flush=True)
+            print(
+                f"seed {seed} failed; replay: python -m perdure.testing.simulation --seed {seed}\n{result}", flush=True
+            )
             continue
         passed += 1
         steps += result.steps
@@ -50,7 +52,8 @@ def main() -> int:
     options = parser.parse_args()
     if options.seed is not None:
         result = simulate(options.seed)
-        print(f"seed {result.seed}: digest {result.digest}, {result.steps:,} steps, {result.seconds:.1f} s of virtual time")
+        print(f"seed {result.seed}: digest {result.digest}")
+        print(f"{result.steps:,} steps, {result.seconds:.1f} s of virtual time")
         return 0
     seeds = range(options.start, options.start + options.seeds)
     with ProcessPoolExecutor(options.jobs) as pool:

@@ -1,4 +1,5 @@
-"""The model, the tools and the tasks of the simulation: they answer by what they are asked, with delays and failures by chance."""
+"""The model, the tools and the tasks of the simulation: they answer by what they are asked, with delays and failures
+by chance."""
 
 from __future__ import annotations
 
@@ -6,7 +7,6 @@ import asyncio
 from collections.abc import AsyncIterator
 from random import Random
 from typing import TYPE_CHECKING, Any
-
 
 from perdure.clock import Clock
 from perdure.errors import ModelError
@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
 
 class SimulatedModel:
-    """Calls the tools that the last input asks for, round by round, then answers. Refuses an invalid transcript as a violation."""
+    """Calls the tools that the last input asks for, round by round, then answers. Refuses an invalid transcript as a
+    violation."""
 
     name: str
     context_window: int | None = None
@@ -45,7 +46,9 @@ class SimulatedModel:
         await self._clock.sleep(self._random.random() * 0.4)
         trouble = self._random.random()
         if trouble < self._trouble:
-            raise ModelError("the provider is overloaded", kind=self._random.choice(["retryable", "rate_limited"]), after=0.3)
+            raise ModelError(
+                "the provider is overloaded", kind=self._random.choice(["retryable", "rate_limited"]), after=0.3
+            )
         for event in self._answer(request.messages):
             if self._random.random() < 0.3:
                 yield Heartbeat()
@@ -143,7 +146,9 @@ class Checkout(TaskDefinition):
         async with invocation.commit() as tx:
             payments = [tx.create_task(Payment, {"ok": ok}, owner=invocation) for ok in invocation.input["payments"]]
             timer = tx.timer(tx.now + 1.0, owner=invocation)
-            await tx.wait([*payments, timer], policy="fail_fast", then=self.decide, payments=[task.id for task in payments])
+            await tx.wait(
+                [*payments, timer], policy="fail_fast", then=self.decide, payments=[task.id for task in payments]
+            )
 
     @phase
     async def decide(self, invocation: Invocation, payments: list[Any]) -> None:
@@ -167,7 +172,8 @@ class Payment(TaskDefinition):
     async def pay(self, invocation: Invocation) -> None:
         assert self._life is not None
         if invocation.uncertain:
-            return await self._end(invocation, "nobody knows whether it was paid")
+            await self._end(invocation, "nobody knows whether it was paid")
+            return
         await invocation.begin()
         await self._life.pause(0.3)
         self._life.effect(f"payment {invocation.idempotency_key}", safe=False)

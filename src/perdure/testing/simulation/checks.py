@@ -38,9 +38,9 @@ def look(line: Line) -> Iterator[str]:
         elif conversation.owner is not None and conversation.owner not in state.tasks:
             yield f"task {task.id} lives in conversation {conversation.id}, whose owner {conversation.owner} has ended"
         waiting = task.state
-        if isinstance(waiting, Waiting) and not isinstance(waiting.policy, Outside):
-            if not any(id in state.tasks for id in waiting.on):
-                yield f"task {task.id} waits for {list(waiting.on)}, which all have ended"
+        inside = isinstance(waiting, Waiting) and not isinstance(waiting.policy, Outside)
+        if inside and not any(id in state.tasks for id in waiting.on):
+            yield f"task {task.id} waits for {list(waiting.on)}, which all have ended"
         if isinstance(waiting, Completing) and not _has_work(state, task.id):
             yield f"task {task.id} is completing and owns no live work"
         shelf = line.memory.shelves.published.get(("task", task.id))  # read again only when needed after a restart
@@ -60,7 +60,9 @@ def look(line: Line) -> Iterator[str]:
 def _has_work(state: State, id: Any) -> bool:
     if state.children.get(id):
         return True
-    return any(not state.tasks[task].background for owned in state.owned.get(id, ()) for task in state.scopes.get(owned, ()))
+    return any(
+        not state.tasks[task].background for owned in state.owned.get(id, ()) for task in state.scopes.get(owned, ())
+    )
 
 
 def _indexes(state: State) -> Iterator[str]:

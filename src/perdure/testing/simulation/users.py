@@ -69,13 +69,14 @@ class User:
         else:
             await self._fork(chat)
 
-
     async def _submit(self, chat: Any) -> None:
         calls = "".join(self._random.choice("ssuufqgtx") for _ in range(self._random.randrange(4)))
         number = self._random.randrange(6)
         request_id = f"r{number}" if self._random.random() < 0.4 else None
         text = f"rounds={number % 3} calls={calls}" if request_id is None else f"rounds={number % 3} calls=su"
-        sent = await chat.submit(text, request_id=request_id, when_busy=self._random.choice(["follow_up", "steer", "reject"]))
+        sent = await chat.submit(
+            text, request_id=request_id, when_busy=self._random.choice(["follow_up", "steer", "reject"])
+        )
         self._life.ledger.count("submissions")
         self._life.ledger.accept(sent.id, self._key, request_id)
         if self._random.random() < 0.3:

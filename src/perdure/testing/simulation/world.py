@@ -1,4 +1,5 @@
-"""One simulation: a store that outlives a number of simulated processes, each of which ends by a crash, a close or a takeover."""
+"""One simulation: a store that outlives a number of simulated processes, each of which ends by a crash, a close or a
+takeover."""
 
 # pyright: reportPrivateUsage=false
 # (the simulation looks inside the sessions that it runs)
@@ -148,7 +149,8 @@ class World:
         return self.ledger.counts
 
     async def _begin(self, life: Life, previous: Life | None) -> bool:
-        """Begin a life, beside one that is frozen or still works, or after one that is gone. Faults may strike it down at once."""
+        """Begin a life, beside one that is frozen or still works, or after one that is gone. Faults may strike it
+        down at once."""
         try:
             await life.begin(take_over=previous is not None)
         except (StorageError, SessionPoisoned) as error:
