@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
-from perdure.errors import Revoked, TaskRefused
+from perdure.errors import Revoked, StorageRejected, TaskRefused
 from perdure.records import Aborted, Completed, Faulted
 from perdure.tasks.definition import TaskDefinition, phase
-from perdure.testing.faults import Slow
+from perdure.testing.clock import settle
+from perdure.testing.faults import Failing, Slow
 
 pytestmark = pytest.mark.anyio
 
@@ -476,3 +477,39 @@ async def test_very_deep_ownership_is_walked_without_recursion(memory_kernel: An
             owner = tx.create_task(Ordered, 0, owner=owner)
     await chat.abort()
     assert session.inspect().tasks == []
+
+
+async def test_a_mark_that_was_refused_leaves_nothing_behind_when_its_task_completes(memory_kernel: Any):
+    """The handler met the mark in the line; then the mark was lost, and the outcome was recorded after all."""
+    kernel = memory_kernel
+    kernel.wrap = lambda storage: Slow(Failing(storage, 4, "refused"), kernel.clock, [0, 0, 0, 1.0])
+    go_on, started = asyncio.Event(), asyncio.Event()
+
+    class Recording(TaskDefinition):
+        kind = "test.recording"
+
+        @phase(first=True)
+        async def run(self, invocation: Any) -> None:
+            started.set()
+            await go_on.wait()
+
+            async def outcome(tx: Any) -> None:
+                tx.complete("recorded")
+
+            await invocation.record(outcome)
+
+    session = await kernel.open(Recording)
+    chat = await session.conversation("a")
+    async with chat.commit() as tx:
+        task = tx.create_task(Recording)
+    await session.resume()
+    await kernel.pass_time(0.1, started.is_set)
+    aborting = asyncio.create_task(session.abort_task(task.id))
+    await settle()
+    go_on.set()
+    await kernel.pass_time(5.0, aborting.done)
+
+    assert isinstance(aborting.exception(), StorageRejected)
+    assert await session.wait_task(task.id) == Completed(result="recorded")
+    await settle()
+    assert not session._harness.scheduler.late

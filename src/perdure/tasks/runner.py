@@ -99,9 +99,9 @@ class Runner:
         if invocation.revoked:
             return
         await _absorb()
-        if invocation.late is not None and not invocation.aborting:
-            self._scheduler.late[self.id] = invocation.late
         await invocation.landed()
+        if invocation.late is not None and not invocation.aborting and not invocation.spent:
+            self._scheduler.late[self.id] = invocation.late
         refused = None if invocation.moving is None else invocation.moving.error
         fault = refused or fault
         if invocation.spent and isinstance(fault, Exception):
