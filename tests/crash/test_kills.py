@@ -7,8 +7,9 @@ The full form takes every point, the short one all syncs and events, and a sampl
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterable, Iterator
-from itertools import count
+from itertools import count, takewhile
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -21,7 +22,7 @@ from perdure.testing.crash import Point
 from perdure.testing.scenario.cast import EVENTS
 from perdure.testing.scenario.judge import at_end
 from perdure.testing.scenario.kennel import NOTES, STORE, Kennel
-from perdure.testing.scenario.notes import Accepted, Effect, Notes, of
+from perdure.testing.scenario.notes import Accepted, Effect, Note, Notes, of
 from perdure.testing.scenario.ordeal import undergo
 from perdure.testing.scenario.stored import RawStore, Stored
 
@@ -40,7 +41,7 @@ class Survey:
 
     def __init__(self, kennel: Kennel, place: Place, record: Record, form: str) -> None:
         self.kennel = kennel
-        self._place = place
+        self.place = place
         self._record = record
         self.full = form == "full"
 
@@ -48,7 +49,7 @@ class Survey:
         """Each point by itself. Ends with the first that a run does not reach; how many were reached."""
         kills = 0
         for point in points:
-            survived = undergo(self.kennel, self._place(), variant, [point], **how)
+            survived = undergo(self.kennel, self.place(), variant, [point], **how)
             if variant == "kernel":
                 assert survived.rows == self.undisturbed(variant), point
             if not survived.kills:
@@ -59,14 +60,14 @@ class Survey:
 
     def chain(self, variant: str, points: list[Point]) -> None:
         """Several crashes of one run."""
-        survived = undergo(self.kennel, self._place(), variant, points)
+        survived = undergo(self.kennel, self.place(), variant, points)
         assert variant != "kernel" or survived.rows == self.undisturbed(variant), points
         self.tell(points=1, kills=survived.kills)
 
     def undisturbed(self, variant: str) -> dict[str, list[Any]]:
         """The rows that a run without any crash leaves."""
         if variant not in _undisturbed:
-            _undisturbed[variant] = undergo(self.kennel, self._place(), variant, []).rows
+            _undisturbed[variant] = undergo(self.kennel, self.place(), variant, []).rows
         return _undisturbed[variant]
 
     def sample(self, key: str, first: int = 1, step: int = 1) -> Iterator[int]:
@@ -90,15 +91,17 @@ def survey(kennel: Kennel, place: Place, record_property: Record, crash_form: st
 
 
 @pytest.fixture
-def finished(kennel: Kennel, place: Place) -> Callable[[str], tuple[Stored, Notes]]:
+def finished(kennel: Kennel, place: Place) -> Callable[[str], tuple[Stored, list[Note]]]:
     """What an undisturbed run of a variant leaves."""
 
-    def finish(variant: str) -> tuple[Stored, Notes]:
+    def finish(variant: str) -> tuple[Stored, list[Note]]:
         directory = place()
         directory.mkdir()
         assert kennel.run(directory, variant).code == 0
         with RawStore(directory / STORE) as raw:
-            return raw.records(), Notes(directory / NOTES)
+            left = raw.records(), list(Notes(directory / NOTES))
+        shutil.rmtree(directory)
+        return left
 
     return finish
 
@@ -153,7 +156,7 @@ def test_a_run_survives_a_kill_at_every_write(survey, variant, action, share):
 
 
 @pytest.mark.parametrize("action", ["before", "after"])
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("variant", [*VARIANTS, "odd"])
 def test_a_run_survives_a_kill_at_every_sync(survey, variant, action):
     assert survey.run(variant, (Point("sync", at, action) for at in count(1))) > 10
 
@@ -175,6 +178,21 @@ def test_without_syncs_of_its_commits_a_run_survives_kills_too(survey, variant):
     numbers = survey.sample(f"{variant} process", step=7)
 
     survey.run(variant, (Point("write", at, "torn") for at in numbers), durability="process")
+
+
+# -- the disk fails -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("on", ["write", "sync"])
+@pytest.mark.parametrize("action", ["error", "full"])
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_a_run_survives_a_failure_of_every_write_and_sync(survey, variant, action, on):
+    # What fails in doubt stops the session, and the next start goes on; a disk that was full heals by itself.
+    counts = survey.kennel.count(survey.place(), variant)
+    numbers = survey.sample(f"{variant} {action} {on}") if on == "write" else count(1)
+
+    for at in takewhile(lambda at: at <= (counts.writes if on == "write" else counts.syncs), numbers):
+        survey.chain(variant, [Point(on, at, action)])
 
 
 # -- the machine dies ---------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from perdure.tasks.definition import TaskDefinition, phase
 from perdure.tasks.invocation import Invocation
 from perdure.tasks.questions import answered
 from perdure.telemetry import Telemetry
+from perdure.testing import scripted
 from perdure.testing.scenario.notes import Effect, Notes
 from perdure.testing.scripted import Answer, ScriptedModel, answer, call, pause, say
 from perdure.testing.strict import StrictModel
@@ -53,6 +55,19 @@ PLANS: dict[str, Sequence[Sequence[str]]] = {
     "task: look": (("look",),),
     "task: shell": (("look", "shell"), ("shell",)),
     "task: answer": (),
+    "task: odd": (("unknown", "list", "text", "null"), ("nan", "deep", "control", "characters"), ("strange",) * 7),
+}
+_DEEP = f"{'[' * 200}{']' * 200}"
+#: Calls that no tool was made for, by their name in a plan. Their ids repeat, as those of all calls do.
+ODD_CALLS: dict[str, scripted.Call] = {
+    "unknown": call("summon \0\ud835", {"n": 1}),
+    "list": call("look", "[1, 2]"),
+    "text": call("look", "oops"),
+    "null": call("look", "null"),
+    "nan": call("look", '{"n": NaN}'),
+    "deep": call("look", f'{{"n": 1, "more": {_DEEP}}}'),
+    "characters": call("look", '{"n": 1, "more": "\\u0000 \\ud835 \ud835"}'),
+    "control": call("look", '{"n": 1, "more": "\0"}'),
 }
 
 
@@ -99,7 +114,7 @@ def model_of(stage: Stage) -> StrictModel:
         plan, done, steered = progress_of(request.messages)
         if done >= len(plan):
             return answer(say(f"That is all, after {done} rounds{', as you wished' if steered else ''}.", pieces=3))
-        calls = [call(name, {"n": index}) for index, name in enumerate(plan[done])]
+        calls = [ODD_CALLS.get(name) or call(name, {"n": index}) for index, name in enumerate(plan[done])]
         # A pause in the middle, for a part of the answer to be committed before the rest comes.
         return answer(say(f"Round {done + 1}. "), pause(0.004), say("I begin."), *calls)
 
@@ -188,7 +203,27 @@ def tools_of(stage: Stage) -> list[Tool]:
         exit = await call.sandbox.run(command, timeout=30, output=shown)
         return f"exit {exit.code}"
 
-    return [look, pay, send, stamp, linger, shell]
+    @tool
+    async def strange(call: Call, n: int) -> Any:
+        """Gives back what is hard to keep, the n-th of it."""
+        await act(call)
+        call.output(b"h\0i\0 \xff")
+        if n == len(ODD_RESULTS):
+            raise ValueError("bad \0 \ud835 words" * 10_000)
+        return ODD_RESULTS[n]
+
+    return [look, pay, send, stamp, linger, shell, strange]
+
+
+#: What `strange` gives back; after these it raises.
+ODD_RESULTS: tuple[Any, ...] = (
+    "bad \0 \ud835 words",
+    float("nan"),
+    b"\x97\xff\0",
+    {"a set": {1, 2}, "\0 key \ud835": float("inf")},
+    json.loads(_DEEP),
+    "word " * 100_000,
+)
 
 
 class Checkout(TaskDefinition):

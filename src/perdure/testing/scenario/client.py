@@ -96,6 +96,13 @@ class Life:
         self._stage.ready.set()
         await self._settle(work)
 
+    async def odd(self) -> None:
+        """Whatever a person, a model and a tool can come up with."""
+        work = [await self._submit("task: odd \0 and \ud835", "main")]
+        work.append(await self._submit("task: look \udcff, then", "later"))
+        self._stage.ready.set()
+        await self._settle(work)
+
     async def kernel(self) -> None:
         """Commits on documents, entries, forks and questions, one after another."""
         await self.session.resume()
@@ -173,6 +180,7 @@ VARIANTS: Mapping[str, Callable[[Life], Awaitable[None]]] = {
     "tasks": Life.tasks,
     "kernel": Life.kernel,
     "shell": Life.shell,
+    "odd": Life.odd,
 }
 
 

@@ -31,6 +31,7 @@ class Weathered(msgspec.Struct, frozen=True, kw_only=True):
     `early` are effects that started while nothing could be recorded.
     """
 
+    at: int
     struck: bool
     lives: int
     writes: int
@@ -53,6 +54,7 @@ class _Weather:
 
     def __init__(self, loop: SimulatedLoop, variant: str, how: How, at: int, times: int, op: Op, seed: int) -> None:
         self._variant = variant
+        self._at = at
         self._clock = LoopClock(loop, seed, start=1_800_000_000.0)
         self._memory = MemoryStorage(self._clock)
         self._failing = Failing(self._memory, at, how, times=times, op=op)
@@ -71,6 +73,7 @@ class _Weather:
             if await read_stored(self._memory, SESSION) != stored:
                 self._wrong.append("opening it again changed something")
         return Weathered(
+            at=self._at,
             struck=bool(self._failing.struck),
             lives=life,
             writes=self._failing.count["commit"],

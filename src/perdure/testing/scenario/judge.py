@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from perdure.harness.context import render, valid
@@ -25,7 +25,7 @@ from perdure.records import (
     decode_submission,
 )
 from perdure.session.transcripts import cut
-from perdure.testing.scenario.notes import Accepted, Effect, Notes, Settled, Shown, of
+from perdure.testing.scenario.notes import Accepted, Effect, Note, Settled, Shown, of
 from perdure.testing.scenario.stored import Stored
 from perdure.testing.strict import broken_pairs
 
@@ -33,13 +33,15 @@ from perdure.testing.strict import broken_pairs
 MAY_BE_ABORTED = ("main", "later", "steer")
 
 
-def after_crash(stored: Stored, notes: Notes) -> list[str]:
+def after_crash(stored: Stored, notes: Iterable[Note]) -> list[str]:
     """What is wrong in what a crash left: something that was seen is gone, or an effect came before its intent."""
+    notes = list(notes)
     return [*_lost(stored, notes), *_unintended(stored, notes)]
 
 
-def at_end(stored: Stored, notes: Notes, variant: str) -> list[str]:
+def at_end(stored: Stored, notes: Iterable[Note], variant: str) -> list[str]:
     """What is wrong in what a finished run left."""
+    notes = list(notes)
     return [
         *after_crash(stored, notes),
         *_unsettled(stored, notes, variant),
@@ -53,7 +55,7 @@ def at_end(stored: Stored, notes: Notes, variant: str) -> list[str]:
 # -- nothing that was seen is lost --------------------------------------------------------------
 
 
-def _lost(stored: Stored, notes: Notes) -> Iterator[str]:
+def _lost(stored: Stored, notes: Iterable[Note]) -> Iterator[str]:
     for note in notes:
         match note:
             case Shown():
@@ -103,7 +105,7 @@ def _answer(item: Submission) -> int | None:
 # -- effects ------------------------------------------------------------------------------------
 
 
-def _unintended(stored: Stored, notes: Notes) -> Iterator[str]:
+def _unintended(stored: Stored, notes: Iterable[Note]) -> Iterator[str]:
     """Every effect's intent is stored before it happens: at any later time the task has begun, or has ended."""
     for effect in of(notes, Effect):
         task = stored.tasks.get(effect.task)
@@ -120,12 +122,12 @@ def _intended(task: Task) -> bool:
     return isinstance(state, Completing | Terminal)
 
 
-def _repeated(notes: Notes) -> Iterator[str]:
+def _repeated(notes: Iterable[Note]) -> Iterator[str]:
     counted = Counter((effect.key, effect.tool) for effect in of(notes, Effect) if not effect.safe)
     yield from (f"unsafe effect {key} of {tool} happened {n} times" for (key, tool), n in counted.items() if n > 1)
 
 
-def _unfounded(stored: Stored, notes: Notes) -> Iterator[str]:
+def _unfounded(stored: Stored, notes: Iterable[Note]) -> Iterator[str]:
     """Where a result says that all went well, the effect happened."""
     happened = {effect.task for effect in of(notes, Effect)}
     for entry in stored.entries.values():
@@ -140,7 +142,7 @@ def _unfounded(stored: Stored, notes: Notes) -> Iterator[str]:
 # -- the end ------------------------------------------------------------------------------------
 
 
-def _unsettled(stored: Stored, notes: Notes, variant: str) -> Iterator[str]:
+def _unsettled(stored: Stored, notes: Iterable[Note], variant: str) -> Iterator[str]:
     live = [f"{task.id} ({task.kind}) {task.state}" for task in stored.tasks.values() if task.live]
     if live:
         yield f"tasks never ended: {live}"
@@ -171,7 +173,7 @@ def _invalid(stored: Stored) -> Iterator[str]:
             yield from valid(render(cut(entries), model="scripted"), model="scripted")
 
 
-def _odd_outcomes(stored: Stored, notes: Notes) -> Iterator[str]:
+def _odd_outcomes(stored: Stored, notes: Iterable[Note]) -> Iterator[str]:
     """Tasks end as their code says; code of the runtime never faults."""
     for task in stored.tasks.values():
         outcome = type(task.outcome).__name__

@@ -12,6 +12,7 @@ import ctypes
 import gc
 import os
 import select
+import shutil
 import signal
 import sys
 import time
@@ -54,6 +55,7 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     point: str = ""  #: as in `crash.VARIABLE`
     durability: str = "power"
     idle: int = 0
+    take_over: bool = False
     timeout: float = 60.0
 
 
@@ -87,12 +89,14 @@ class Kennel:
         return Exit(code=ended.code, signal=ended.signal, stdout="", stderr=ended.stderr, left=ended.left)
 
     def count(self, directory: Path, variant: str, **how: Any) -> Counts:
-        """The writes and syncs of an undisturbed run."""
+        """The writes and syncs of an undisturbed run, in a new directory."""
+        directory.mkdir()
         tally = directory / "tally"
         exit = self.run(directory, variant, point=f"count:{tally}", **how)
         if exit.code != 0:
             raise PerdureError(f"the run to count in ended with {exit}")
         writes, syncs = tally.read_bytes().split()[:2]
+        shutil.rmtree(directory)
         return Counts(writes=int(writes), syncs=int(syncs))
 
     def __enter__(self) -> Kennel:
@@ -191,6 +195,7 @@ async def _work(order: Order) -> None:
             clock=clock,
             telemetry=telemetry,
             sandbox=LocalSandbox(directory) if order.variant == "shell" else None,
+            take_over=order.take_over,
         )
     finally:
         await storage.close()

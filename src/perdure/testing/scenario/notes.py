@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Literal
 
@@ -99,6 +99,6 @@ class Notes:
             self._file = None
 
 
-def of(notes: Notes, kind: type[Any]) -> list[Any]:
+def of(notes: Iterable[Note], kind: type[Any]) -> list[Any]:
     """The notes of one kind."""
     return [note for note in notes if isinstance(note, kind)]
