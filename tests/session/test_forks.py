@@ -15,7 +15,8 @@ from perdure.records import Edit, EntryId
 from perdure.session.documents import document
 from perdure.session.transaction import entry_kind
 from perdure.session.transcripts import cut
-from perdure.testing.clock import ManualClock
+from perdure.testing.clock import ManualClock, settle
+from perdure.testing.faults import Relay
 
 pytestmark = pytest.mark.anyio
 NOTE, OTHER = entry_kind("test.note"), entry_kind("test.other")
@@ -268,6 +269,57 @@ async def test_pages_are_bounded_newest_first_and_cross_forks(kernel: Any):
     assert sum(scanned) == 5
     page = await child.entries(before=page[-1].id, limit=10)
     assert [entry.data for entry in page] == [*(f"own {number}" for number in (4, 3, 2, 1, 0)), 19, 18, 17, 16, 15]
+
+
+class Lagging(Relay):
+    """Keeps a commit only `after` seconds of the clock, as a writer that is busy."""
+
+    def __init__(self, inner: Any, clock: Any) -> None:
+        super().__init__(inner)
+        self.clock = clock
+        self.after = 0.0
+        self.writes: list[Any] = []
+
+    def commit(self, claim: Any, batch: Any) -> Any:
+        async def write(before: Any) -> Any:
+            await self.clock.sleep(self.after)
+            if before is not None:
+                await asyncio.wait([before])
+            return await self.inner.commit(claim, batch)
+
+        self.writes.append(asyncio.ensure_future(write(self.writes[-1] if self.writes else None)))
+        return self.writes[-1]
+
+
+@pytest.mark.invariant("S-20")
+async def test_a_transcript_that_is_read_while_entries_are_in_flight_has_them(memory_kernel: Any):
+    kernel = memory_kernel
+    kernel.wrap = lambda storage: Lagging(storage, kernel.clock)
+    session = await kernel.open()
+    chat = await session.conversation("a")
+    await add(chat, 0)
+    session = await kernel.reopen()
+    chat = await session.find(chat.id)
+    kernel.storage.after = 5.0
+
+    async def notes(text: Any) -> None:
+        async with chat.commit() as tx:
+            tx.append(chat.id, NOTE, data=text)
+
+    seen: list[Any] = []
+
+    async def reads() -> None:
+        async with chat.commit() as tx:
+            seen.extend(entry.data for entry in (await tx.transcript(chat.id)).entries)
+
+    notes_1, notes_2, reading = (asyncio.create_task(work) for work in (notes(1), notes(2), reads()))
+    await settle()
+    assert seen == [0, 1, 2]
+    assert not reading.done()
+    await kernel.pass_time(20.0, reading.done)
+    await asyncio.gather(notes_1, notes_2, reading)
+    kernel.storage.after = 0.0
+    assert await active(session, chat) == [0, 1, 2]
 
 
 # -- conversations by key -------------------------------------------------------------------------
