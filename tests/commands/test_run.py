@@ -55,7 +55,7 @@ def test_the_prompt_may_come_from_standard_input(shop) -> None:
     assert "Grüße an Ann" in done.stdout.decode()
 
 
-@pytest.mark.parametrize("locale", ["C", "de_DE.ISO-8859-1", "POSIX"])
+@pytest.mark.parametrize("locale", ["C", "de_DE.ISO-8859-1"])
 def test_output_is_utf_8_whatever_the_locale(shop, locale: str) -> None:
     env = {"LC_ALL": locale, "LANG": locale, "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
     assert "Grüße ☃" in shop.perdure("run", "Grüße ☃", env=env).stdout
