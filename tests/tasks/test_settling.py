@@ -213,7 +213,7 @@ class World:
         if waiting and b % 2:
             old = waiting[c % len(waiting)]
             id, home = old.id, old.conversation
-            if b % 3 == 0:
+            if b % 3 == 0 or isinstance(old.state, Placed):
                 state = Unanswered(reason="aborted")
         if running and not isinstance(state, Unanswered) and b % 5:
             state = Placed(entry=EntryId(1), run=running[a % len(running)].id)

@@ -8,7 +8,24 @@ from typing import Any
 import pytest
 
 from perdure.errors import NotFound, TaskRefused
-from perdure.records import Aborted, Completed, Failed, Terminal, Waiting
+from perdure.records import (
+    ROOT,
+    Aborted,
+    AllSettled,
+    Checkpoint,
+    Completed,
+    Completing,
+    Failed,
+    FailFast,
+    Running,
+    Task,
+    TaskId,
+    Terminal,
+    Waiting,
+)
+from perdure.session.line import Paused
+from perdure.settle.rules import settle
+from perdure.settle.state import Candidate, State, evolve
 from perdure.tasks.definition import TaskDefinition, phase
 
 pytestmark = pytest.mark.anyio
@@ -335,3 +352,43 @@ async def test_an_owner_waits_for_work_in_conversations_that_it_owns_but_not_for
     await chat.wait_idle()
     await session.wait_idle()
     assert [one.id for one in session.inspect().tasks] == [ids[1]]
+
+
+@pytest.mark.invariant("T-7")
+@pytest.mark.parametrize("policy", ["all_settled", "fail_fast"])
+def test_an_outcome_looks_at_few_others_however_wide_the_wait(policy: str):
+    """Counted in looks at outcomes: settling may not go through all that a wait names for each of them."""
+    looks = [settled_one_by_one(width, policy) for width in (50, 400)]
+    assert looks[1] <= looks[0] + 2
+
+
+def settled_one_by_one(width: int, policy: str) -> int:
+    """How often outcomes are looked at when the last child but one ends."""
+    state, rules = State(), Paused()
+    first = Candidate(state)
+    ids = tuple(TaskId(number) for number in range(2, width + 2))
+    checkpoint = Checkpoint(phase="x")
+    waiting = Waiting(checkpoint=checkpoint, on=ids, policy=FailFast() if policy == "fail_fast" else AllSettled())
+    first.put(Task(id=TaskId(1), kind="x", version=1, conversation=ROOT, state=waiting, at=0.0))
+    for id in ids:
+        running = Running(checkpoint=checkpoint)
+        first.put(Task(id=id, kind="x", version=1, conversation=ROOT, owner=TaskId(1), state=running, at=0.0))
+    settle(first, rules, 0.0)
+    state.apply(first)
+    looks = 0
+    for id in ids[:-1]:
+        candidate = Looking(state)
+        candidate.put(evolve(state.tasks[id], state=Completing(outcome=Completed())))
+        settle(candidate, rules, 0.0)
+        state.apply(candidate)
+        looks = candidate.looks
+    assert list(state.tasks) == [1, ids[-1]]
+    return looks
+
+
+class Looking(Candidate):
+    looks = 0
+
+    def outcome(self, id: TaskId) -> Any:
+        self.looks += 1
+        return super().outcome(id)

@@ -24,16 +24,21 @@ def drained(candidate: Candidate, id: TaskId) -> bool:
 
 
 def cascade(candidate: Candidate, task: Task) -> None:
-    """A marked task, and one that holds a bad outcome, want the work below to stop (K29, K31)."""
-    state = task.state
-    if task.abort is not None:
-        reason = task.abort.reason
-    elif isinstance(state, Completing) and not isinstance(state.outcome, Completed):
-        reason = "owner ended"
-    else:
+    """A marked task, and one that holds a bad outcome, want the work below to stop (K29, K31).
+
+    Once: nothing new comes under them.
+    """
+    old = candidate.base.tasks.get(task.id)
+    if not _stopping(task) or (old is not None and _stopping(old)):
         return
+    reason = "owner ended" if task.abort is None else task.abort.reason
     for child in list(ordinary_below(candidate, task.id)):
         mark(candidate, child, reason)
+
+
+def _stopping(task: Task) -> bool:
+    state = task.state
+    return task.abort is not None or (isinstance(state, Completing) and not isinstance(state.outcome, Completed))
 
 
 def finish(candidate: Candidate, task: Task, now: float) -> None:

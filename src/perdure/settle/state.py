@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 
@@ -11,7 +11,6 @@ from perdure.records import (
     Conversation,
     ConversationId,
     Outcome,
-    Outside,
     Placed,
     Queued,
     Running,
@@ -22,44 +21,11 @@ from perdure.records import (
     Terminal,
     Waiting,
 )
+from perdure.settle.members import Members, Ordered, add, drop
+from perdure.settle.tallies import Tally, counted, tally_of
 
 #: Indexes of `State` whose values are ordered sets.
 NESTED = ("children", "scopes", "owned", "waiters", "runs", "queued")
-
-K = TypeVar("K")
-V = TypeVar("V")
-
-#: An ordered set: a dict without values, so that iteration never depends on hashing.
-Ordered = dict[K, None]
-
-
-#: The members of an index: an ordered set that is a tuple while it is small, since thousands of them may be kept.
-Members = tuple[V, ...] | Ordered[V]
-#: From so many members on it is a dict, so that adding and dropping stay cheap.
-SMALL = 4
-
-
-def _add(index: dict[K, Members[V]], key: K, value: V) -> None:
-    members = index.get(key)
-    if members is None:
-        index[key] = (value,)
-    elif isinstance(members, dict):
-        members[value] = None
-    elif value not in members:
-        grown = (*members, value)
-        index[key] = grown if len(grown) < SMALL else dict.fromkeys(grown)
-
-
-def _drop(index: dict[K, Members[V]], key: K, value: V) -> None:
-    members = index.get(key)
-    if members is None:
-        return
-    if isinstance(members, dict):
-        members.pop(value, None)
-    else:
-        members = index[key] = tuple(member for member in members if member != value)
-    if not members:
-        del index[key]
 
 
 class State:
@@ -96,6 +62,8 @@ class State:
         self.queued: dict[ConversationId, Members[SubmissionId]] = {}
         #: Tasks that crashed the process twice or more (H44): reserved one at a time.
         self.suspects: Ordered[TaskId] = {}
+        #: Of waits that were looked at: how many targets have not ended, ended well, ended badly.
+        self._tallies: dict[TaskId, Tally] = {}
 
     def apply(self, candidate: Candidate) -> None:
         """Make the candidate's records the present ones."""
@@ -104,7 +72,8 @@ class State:
         ended: list[Task] | None = None
         for task in candidate.tasks.values():
             if isinstance(task.state, Terminal):
-                ended = [task] if ended is None else [*ended, task]
+                ended = ended or []
+                ended.append(task)
             else:
                 self.put_task(task)
         if ended is not None:  # after the waits of this commit are known, which keep outcomes
@@ -124,7 +93,7 @@ class State:
         if conversation.key is not None:
             self.keys[conversation.key] = conversation.id
         if conversation.owner is not None:
-            _add(self.owned, conversation.owner, conversation.id)
+            add(self.owned, conversation.owner, conversation.id)
 
     def forget_conversation(self, id: ConversationId) -> None:
         conversation = self.conversations.pop(id, None)
@@ -133,7 +102,7 @@ class State:
         if conversation.key is not None and self.keys.get(conversation.key) == id:
             del self.keys[conversation.key]
         if conversation.owner is not None:
-            _drop(self.owned, conversation.owner, id)
+            drop(self.owned, conversation.owner, id)
 
     def put_task(self, task: Task) -> None:
         old = self.tasks.get(task.id)
@@ -148,9 +117,9 @@ class State:
         self.tasks[task.id] = task
         if old is None:
             if task.owner is None:
-                _add(self.scopes, task.conversation, task.id)
+                add(self.scopes, task.conversation, task.id)
             else:
-                _add(self.children, task.owner, task.id)
+                add(self.children, task.owner, task.id)
         if task.crashes >= 2:
             self.suspects[task.id] = None
         else:
@@ -160,25 +129,35 @@ class State:
         old = self.submissions.get(submission.id)
         before, after = None if old is None else old.state, submission.state
         if isinstance(before, Placed) and not (isinstance(after, Placed) and after.run == before.run):
-            _drop(self.runs, before.run, submission.id)
+            drop(self.runs, before.run, submission.id)
         if isinstance(before, Queued) and not isinstance(after, Queued):
-            _drop(self.queued, submission.conversation, submission.id)
+            drop(self.queued, submission.conversation, submission.id)
         if not submission.live:
             self.submissions.pop(submission.id, None)
             return
         self.submissions[submission.id] = submission
         if isinstance(after, Queued):
-            _add(self.queued, submission.conversation, submission.id)
+            add(self.queued, submission.conversation, submission.id)
         elif isinstance(after, Placed):
-            _add(self.runs, after.run, submission.id)
+            add(self.runs, after.run, submission.id)
+
+    def tally(self, waiter: TaskId) -> Tally:
+        """How the tasks that a waiting task names stand. Counted once and then kept, so that wide waits cost little."""
+        found = self._tallies.get(waiter)
+        if found is None:
+            state = self.tasks[waiter].state
+            assert isinstance(state, Waiting)
+            found = self._tallies[waiter] = tally_of([self.outcomes.get(id) for id in state.on])
+        return found
 
     def _rewait(self, waiter: TaskId, before: tuple[TaskId, ...], after: tuple[TaskId, ...]) -> None:
+        self._tallies.pop(waiter, None)
         for id in after:
-            _add(self.waiters, id, waiter)
+            add(self.waiters, id, waiter)
         kept = dict.fromkeys(after)
         for id in before:
             if id not in kept:
-                _drop(self.waiters, id, waiter)
+                drop(self.waiters, id, waiter)
                 if id not in self.waiters:
                     self.outcomes.pop(id, None)
 
@@ -186,12 +165,17 @@ class State:
         if known:
             del self.tasks[task.id]
             if task.owner is None:
-                _drop(self.scopes, task.conversation, task.id)
+                drop(self.scopes, task.conversation, task.id)
             else:
-                _drop(self.children, task.owner, task.id)
+                drop(self.children, task.owner, task.id)
         self.suspects.pop(task.id, None)
-        if task.id in self.waiters:
+        waiters = self.waiters.get(task.id)
+        if waiters is not None:
             self.outcomes[task.id] = outcome
+            for id in waiters:
+                tally = self._tallies.get(id)
+                if tally is not None:
+                    self._tallies[id] = counted(tally, outcome)
 
     def copy(self) -> State:
         """An independent state with the same records: what the tip falls back to when a commit is refused."""
@@ -203,8 +187,6 @@ class State:
                 copied = {key: dict(each) if isinstance(each, dict) else each for key, each in nested.items()}
             setattr(other, name, copied)
         return other
-
-    # -- traversal (K30) --------------------------------------------------------------------
 
     def ordinary(self, conversation: ConversationId) -> Iterator[Task]:
         """Live tasks of the conversation's ordinary scope: its own, what those own, and so on; no background tasks."""
@@ -229,6 +211,8 @@ class Candidate:
         self._scopes: dict[ConversationId, Members[TaskId]] = {}
         self._owned: dict[TaskId, Members[ConversationId]] = {}
         self._waiters: dict[TaskId, Members[TaskId]] = {}
+        #: Of this commit: outcomes by waiting task and by target.
+        self._fresh: dict[TaskId, dict[TaskId, Outcome]] = {}
 
     @property
     def empty(self) -> bool:
@@ -260,6 +244,18 @@ class Candidate:
         if task is not None:
             return task.outcome
         return self.outcomes.get(id) or self.base.outcomes.get(id)
+
+    def tallies(self, waiter: Task) -> tuple[Tally, Tally]:
+        """How what a task waits on stood before this commit (nothing had ended, for a new wait), and stands now."""
+        state = waiter.state
+        assert isinstance(state, Waiting)
+        old = self.base.tasks.get(waiter.id)
+        if old is None or old.state is not state:
+            return (len(state.on), 0, 0), tally_of([self.outcome(id) for id in state.on])
+        before = now = self.base.tally(waiter.id)
+        for outcome in self._fresh.get(waiter.id, {}).values():
+            now = counted(now, outcome)
+        return before, now
 
     def children(self, id: TaskId) -> Iterator[Task]:
         """Live tasks that the task owns."""
@@ -318,9 +314,9 @@ class Candidate:
         old = self.task(task.id)
         if old is None:
             if task.owner is None:
-                _add(self._scopes, task.conversation, task.id)
+                add(self._scopes, task.conversation, task.id)
             else:
-                _add(self._children, task.owner, task.id)
+                add(self._children, task.owner, task.id)
         elif suspected(old) and not suspected(task):
             self.dirty.update(self.base.suspects)  # they run one at a time (H44): the next may
         self.tasks[task.id] = task
@@ -329,17 +325,18 @@ class Candidate:
         if isinstance(state, Waiting):
             for id in state.on:
                 if task.id not in self.base.waiters.get(id, ()):
-                    _add(self._waiters, id, task.id)
+                    add(self._waiters, id, task.id)
         elif isinstance(state, Terminal):
             for id in self.waiters(task.id):
                 self.dirty[id] = None
+                self._fresh.setdefault(id, {})[task.id] = state.outcome
             owner = self.owner(task)
             if owner is not None:
                 self.dirty[owner] = None
 
     def put_conversation(self, conversation: Conversation) -> None:
         if conversation.owner is not None and self.conversation(conversation.id) is None:
-            _add(self._owned, conversation.owner, conversation.id)
+            add(self._owned, conversation.owner, conversation.id)
         self.conversations[conversation.id] = conversation
 
     def owner(self, task: Task) -> TaskId | None:
@@ -394,11 +391,3 @@ def _scope(state: State, conversation: ConversationId, *, background: bool) -> I
         task = state.tasks[id]
         if background or not task.background:
             yield task
-
-
-def deadline_of(task: Task) -> float | None:
-    """When the clock completes this task, if it does (a timer, a question with a deadline)."""
-    state = task.state
-    if isinstance(state, Waiting) and isinstance(state.policy, Outside):
-        return state.policy.deadline
-    return None

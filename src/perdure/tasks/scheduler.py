@@ -29,7 +29,8 @@ from perdure.records import (
 )
 from perdure.session.change import Change
 from perdure.session.line import Line, forbid_inside_commit
-from perdure.settle.state import Ordered, evolve
+from perdure.settle.members import Ordered
+from perdure.settle.state import evolve
 from perdure.tasks.definition import Definitions, TaskDefinition
 from perdure.tasks.invocation import Invocation
 from perdure.tasks.runner import GRACE, Runner

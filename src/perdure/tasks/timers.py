@@ -8,9 +8,9 @@ from collections.abc import Coroutine, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from perdure.errors import PerdureError, StorageRejected
-from perdure.records import Completed, Task, TaskId, Terminal
+from perdure.records import Completed, Outside, Task, TaskId, Terminal, Waiting
 from perdure.session.line import RETRY_EVERY, Line
-from perdure.settle.state import deadline_of, evolve
+from perdure.settle.state import evolve
 from perdure.tasks.transaction import QUESTION, TaskTransaction
 
 if TYPE_CHECKING:
@@ -97,3 +97,11 @@ def _complete(tx: TaskTransaction, task: Task) -> None:
     if task.kind == QUESTION:
         result = {"answer": task.input.get("default"), "by": "deadline"}
     tx.put_task(evolve(task, state=Terminal(outcome=Completed(result=result)), ended=tx.now))
+
+
+def deadline_of(task: Task) -> float | None:
+    """When the clock completes this task, if it does (a timer, a question with a deadline)."""
+    state = task.state
+    if isinstance(state, Waiting) and isinstance(state.policy, Outside):
+        return state.policy.deadline
+    return None
