@@ -65,6 +65,20 @@ async def test_one_request_id_is_one_submission_however_often_it_is_handed_in(
     assert len({(await each.taken())["submission"] for each in handed}) == 1
 
 
+async def test_what_was_handed_in_is_found_by_its_request_id_before_and_after_it_is_taken(
+    guest: HandInSession, clock: ManualClock
+) -> None:
+    chat = await guest.conversation("till")
+    await (await guest.root()).submit("Hello", request_id="order-17")
+    handed = await chat.submit("Hello", request_id="order-17")
+    again = await chat.handed_in("order-17")
+    assert again is not None
+    assert again.id == handed.id
+    await clock.advance(1)
+    assert await chat.handed_in("order-17") is None
+    assert (await chat.request("order-17")).id == (await handed.taken())["submission"]
+
+
 async def test_the_owner_judges_conflicts_and_reject(
     owner: perdure.Session, guest: HandInSession, clock: ManualClock
 ) -> None:

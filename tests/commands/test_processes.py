@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 
 import pytest
 
+from perdure.testing.processes import Child, run_child
+
 pytestmark = pytest.mark.slow
+
+NOBODY = 65534
+SETPRIV = shutil.which("setpriv")
 
 TASK = "Tell the population of Bern, then pay 5 to Ann"
 TOOLS = ("--tools", "shop:BOTH")
@@ -212,6 +218,23 @@ def test_a_question_stops_the_run_with_3_until_it_is_answered(shop) -> None:
     assert "answered by ann" in shop.perdure("answer", question, "false", code=1).stderr
     shop.perdure("resume", *tools)
     assert "asked" in shop.perdure("show", "1").stdout
+
+
+@pytest.mark.skipif(SETPRIV is None, reason="needs setpriv, to become another user who can still reach this Python")
+def test_anybody_may_run_and_resume(shop) -> None:
+    os.chown(shop.path, NOBODY, NOBODY)
+    nobody = [f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups"]
+    may_read = ["--inh-caps=+dac_read_search", "--ambient-caps=+dac_read_search"]
+    as_nobody = [str(SETPRIV), *nobody, *may_read] if os.getuid() == 0 else []
+    task = ("run", 'Write "hello" to note.txt demo:slow=0.3', "--allow", "write,bash", "--json")
+    with Child([*as_nobody, *shop.argv(*task)], cwd=shop.path) as child:
+        shop.until(child, "accepted")
+        child.kill()
+        child.wait()
+    done = run_child([*as_nobody, *shop.argv("resume", "--allow", "write,bash")], cwd=shop.path)
+    assert done.code == 0, done.stderr
+    assert (shop.path / "note.txt").read_text() == "hello"
+    assert (shop.path / "note.txt").stat().st_uid == shop.path.stat().st_uid
 
 
 def test_a_task_that_kills_its_process_again_and_again_is_held_until_it_is_retried(shop) -> None:

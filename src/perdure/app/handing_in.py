@@ -17,10 +17,10 @@ from perdure.harness.conversation import ConversationHandle
 from perdure.harness.submissions import Settled, WhenBusy
 from perdure.messages import UserMessage
 from perdure.messages import user as user_text
-from perdure.records import ROOT, ConversationId, Inbound
+from perdure.records import ROOT, ConversationId, Inbound, decode_inbound
 from perdure.session.transaction import EntryKind
 from perdure.storage import Worker
-from perdure.values import clean
+from perdure.values import clean, clean_text
 
 #: How long an item may lie untaken beside a live owner before that is reported, in seconds (K1a).
 PATIENCE = 10.0
@@ -121,6 +121,17 @@ class HandInConversation(ReadConversation):
         """Stop ordinary work; the owner's answer names the tasks that were marked (K32)."""
         body = {"background": background, "keep": queue == "keep", "reason": reason}
         return await self._handing.hand_in("abort", {**self._address, **body})
+
+    async def handed_in(self, request_id: str) -> HandedIn | None:
+        """What was handed in under this request id and waits to be taken. Once it is, `request` finds it (K1a)."""
+        session, after = self._handing, ""
+        wanted = (self._address.get("key"), self._address.get("id"), clean_text(request_id))
+        while bodies := await session.storage.scan_inbound(session.key, after=after):
+            for item in (decode_inbound(body, session.key) for body in bodies):
+                after = item.id
+                if (item.body.get("key"), item.body.get("id"), item.body.get("request_id")) == wanted:
+                    return HandedIn(session, item)
+        return None
 
     async def handle(self, *, live: bool = False) -> ConversationHandle:
         if isinstance(self._name, str):

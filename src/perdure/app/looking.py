@@ -198,6 +198,14 @@ class ReadConversation:
         """What the live run shows. None while idle."""
         return await (await self.handle(live=True)).live()
 
+    async def request(self, request_id: str) -> ReadSubmission:
+        """The submission that was made under this request id. Raises NotFound."""
+        chat = await self.record()
+        body = await self._session.storage.find_submission(self._session.key, chat.id, clean_text(request_id))
+        if body is None:
+            raise NotFound(f"no submission with request id {request_id!r} in conversation {chat.id}")
+        return ReadSubmission(self._session, decode_submission(body, self._session.key).id)
+
     async def usage(self) -> dict[str, Any]:
         """What this conversation used, by model and by tool (H17)."""
         return await (await self.handle()).usage()

@@ -98,7 +98,7 @@ def equipped(function: F) -> F:
         click.option("--take-over", is_flag=True, help="Take the session from its owner, which can write no more."),
         click.option(
             "--directory", default=".", show_default=True, metavar="PATH", help="Where tools work.",
-            type=click.Path(exists=True, file_okay=False, resolve_path=True),
+            type=click.Path(exists=True, file_okay=False, readable=False, resolve_path=True),
         ),
         click.option(
             "--allow", multiple=True, metavar="NAMES", callback=_allowed,
