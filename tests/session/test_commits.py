@@ -22,7 +22,7 @@ async def texts(chat: Any) -> list[Any]:
     return [entry.data async for entry in chat.history()][::-1]
 
 
-@pytest.mark.invariant("S-1")
+@pytest.mark.invariant("S-1", "O-1")
 async def test_a_commit_shows_everything_at_once_and_stays_after_reopening(kernel: Any):
     session = await kernel.open()
     chat = await session.conversation("a")

@@ -8,9 +8,7 @@ import sys
 
 import pytest
 
-from perdure.errors import PerdureError
 from perdure.harness import tool
-from perdure.session.memory import Memory
 from perdure.testing.simulation import Violation, simulate
 
 
@@ -43,16 +41,6 @@ def test_repeating_an_interrupted_unsafe_tool_would_be_noticed(monkeypatch: pyte
 
     with pytest.raises(Violation, match="unsafe effect"):
         _simulate_all(60)
-
-
-@pytest.mark.slow
-@pytest.mark.invariant("O-1")
-def test_publishing_before_the_flush_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The tip shown as if it were published: what a refused commit took back had been seen."""
-    monkeypatch.setattr(Memory, "fall_back", lambda memory: None)
-
-    with pytest.raises(PerdureError):
-        _simulate_all(120)
 
 
 def _simulate_all(seeds: int) -> None:
