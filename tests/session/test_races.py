@@ -14,7 +14,16 @@ import pytest
 
 from perdure.app.opening import open_session
 from perdure.backends.memory import MemoryStorage
-from perdure.errors import NotFound, StorageRejected, TaskRefused, UsageError
+from perdure.errors import (
+    Fenced,
+    NotFound,
+    SessionClosed,
+    SessionPoisoned,
+    StorageFailed,
+    StorageRejected,
+    TaskRefused,
+    UsageError,
+)
 from perdure.harness.registry import Extension, Registry
 from perdure.session import memory as session_memory
 from perdure.session.change import Change
@@ -31,6 +40,8 @@ COUNT = document("test.count", initial=lambda: {"n": 0})
 TRAIL = document("test.trail", initial=lambda: {"n": 0}, history="rewindable", fork="as_of")
 #: What a user may be told in the middle of all this.
 EXPECTED = (StorageRejected, NotFound, TaskRefused, UsageError)
+#: What everybody is told when the session ends under them.
+ENDS = (SessionClosed, Fenced, SessionPoisoned, StorageFailed)
 
 
 class Counting(TaskDefinition):
@@ -175,7 +186,23 @@ class Race:
             await self.session.delete(chat)
             self.chats.remove(chat)
 
-    async def run(self) -> None:
+    async def run(self, ending: str | None = None) -> None:
+        await self.begin()
+        users = [asyncio.ensure_future(self.user(40)) for _ in range(5)]
+        if ending is not None:
+            await self.cut_off(ending, users)
+            users = [asyncio.ensure_future(self.user(10)) for _ in range(3)]
+        await asyncio.gather(*users)
+        self.faults.heal()
+        await self.session.wait_idle()
+        await self.clock.sleep(1)
+        self.at_rest()
+        await self.session.close()
+        self.session = await self.open()
+        await self.compare()
+        await self.session.close()
+
+    async def begin(self) -> None:
         self.session = await self.open()
         self.session.observe(self.model.told)
         for number in range(10):
@@ -185,15 +212,59 @@ class Race:
                     break
                 except StorageRejected:
                     continue
-        await asyncio.gather(*(self.user(40) for _ in range(5)))
-        self.faults.heal()
-        await self.session.wait_idle()
+
+    async def cut_off(self, ending: str, users: list[Any]) -> None:
+        """In the midst of it the session is closed, taken over or poisoned; the next one goes on."""
+        await self.clock.sleep(self.random.random() * 0.8)
+        waiting = asyncio.ensure_future(self.session.until(lambda: False))
+        await self.clock.sleep(self.delay())
+        if ending == "close":
+            await self.session.close()
+        elif ending == "takeover":
+            await self.storage.claim("main", take_over=True)
+        else:
+            self.faults.poisoned = True
+        ended = await asyncio.gather(*users, return_exceptions=True)
+        assert all(isinstance(error, ENDS) for error in ended), ended
+        with pytest.raises(ENDS):
+            await waiting
+        await self.session.close()
         await self.clock.sleep(1)
-        self.at_rest()
-        await self.session.close()
-        self.session = await self.open()
-        await self.compare()
-        await self.session.close()
+        scheduler = self.session._harness.scheduler
+        assert not scheduler._runners
+        assert not scheduler._spawned
+        self.faults.poisoned = False
+        known = dict(self.model.counted)
+        while True:  # a full disk may refuse the recovery commit
+            try:
+                self.session = await self.open()
+                break
+            except StorageRejected:
+                continue
+        self.model = Model()
+        self.model.counted = known
+        await self.relearn()
+        self.session.observe(self.model.told)
+        self.chats = [chat for chat in [await self.again(chat) for chat in self.chats] if chat is not None]
+
+    async def again(self, chat: Any) -> Any:
+        try:
+            return await self.session.find(chat.id)
+        except NotFound:
+            return None
+
+    async def relearn(self) -> None:
+        """From storage, as a new process would."""
+        self.model.live.update(dict.fromkeys(one.id for one in self.session.inspect().tasks))
+        self.model.counted = {}
+        for conversation in await self.session.conversations(limit=1000):
+            chat = await self.session.find(conversation.id)
+            own = [entry async for entry in chat.history() if entry.conversation == chat.id]
+            self.model.entries[chat.id] = [entry.id for entry in own][::-1]
+            self.model.count[chat.id] = (await chat.snapshot(COUNT) or {"n": 0})["n"]
+            for entry in own:
+                if entry.task is not None:
+                    self.model.counted[entry.task] = self.model.counted.get(entry.task, 0) + 1
 
     def at_rest(self) -> None:
         line = self.session._line
@@ -235,3 +306,19 @@ def test_users_tasks_faults_and_evictions_in_any_order(seed: int, monkeypatch: p
 
     trace = run(seed, main)
     assert trace.left == ()
+
+
+@pytest.mark.slow
+@pytest.mark.invariant("S-8", "T-21")
+@pytest.mark.parametrize("ending", ["close", "takeover", "poison"])
+@pytest.mark.parametrize("seed", range(7))
+def test_a_session_that_ends_under_everything_leaves_it_to_the_next(
+    seed: int, ending: str, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(session_memory, "KEEP_IDLE", 2)
+    monkeypatch.setattr(session_memory, "TRIM_AT", 1)
+
+    async def main(loop: Any) -> None:
+        await Race(loop, seed).run(ending)
+
+    assert run(seed, main).left == ()

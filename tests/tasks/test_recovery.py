@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from perdure.errors import NotFound, UsageError
-from perdure.records import Completed
+from perdure.records import Completed, Inbound, decode_inbound
 from perdure.session.documents import document
 from perdure.tasks.definition import TaskDefinition, phase
+from perdure.testing.faults import Failing
 
 pytestmark = pytest.mark.anyio
 OUTPUT = document("test.output", scope="task", initial=lambda: {"text": ""})
@@ -253,3 +254,32 @@ async def test_waiting_and_decided_tasks_stay_as_they_were(kernel: Any):
     await session.answer(question.id, "yes")
 
     assert await session.wait_task(task.id) == Completed(result="answered")
+
+
+@pytest.mark.invariant("T-13")
+async def test_a_recovery_commit_that_is_refused_is_made_anew(memory_kernel: Any):
+    kernel = memory_kernel
+    definition = working(begins=False)
+    [task] = await started(kernel, definition)
+    await kernel.crash()
+    kernel.wrap = lambda storage: Failing(storage, 1, "refused", times=3)
+    session = await kernel.open()
+    definition.finish.set()
+
+    assert await session.wait_task(task.id) == Completed(result="done")
+
+
+async def test_an_inbound_item_that_its_handler_breaks_on_is_answered_and_keeps_nobody_out(kernel: Any):
+    session = await kernel.open()
+    chat = await session.conversation("a")
+    await kernel.close()
+    session = await kernel.open()
+    await kernel.storage.hand_in("main", Inbound(id="bad", kind="input", body={"text": []}, at=0.0))
+    await kernel.storage.hand_in("main", Inbound(id="odd", kind="nonsense", body=None, at=0.0))
+    session = await kernel.restart()
+
+    for id in ("bad", "odd"):
+        item = decode_inbound(await kernel.storage.read_inbound("main", id))
+        assert item.taken is not None
+        assert "error" in item.answer
+    assert (await session.conversation("a")).id == chat.id

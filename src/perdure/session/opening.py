@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from perdure.clock import Clock
-from perdure.errors import PerdureError, StorageError, UsageError
+from perdure.errors import PerdureError, StorageError, StorageFull, StorageRejected, UsageError
 from perdure.records import (
     ConversationId,
     Inbound,
@@ -25,6 +25,8 @@ from perdure.telemetry import Telemetry
 from perdure.values import clean_text
 
 PAGE = 500
+#: How often a commit that nobody can make in our stead is refused before opening gives up.
+TRIES = 5
 
 #: Acts on an inbound item inside the commit that takes it, and says what to answer.
 InboundHandler = Callable[[Any, Inbound], Awaitable[Any]]
@@ -130,6 +132,7 @@ async def take_inbound(
     An item that a handler breaks on is answered with the error, in a commit made anew without it.
     """
     broken: dict[str, Exception] = {}
+    tries = 0
     while True:
         try:
             async with line.commit(make) as tx:
@@ -138,6 +141,12 @@ async def take_inbound(
                 return await _take_all(tx, handlers, broken)
         except _Unfit as unfit:
             broken[unfit.id] = unfit.error
+        except StorageFull:
+            raise
+        except StorageRejected:  # made anew, as all of the runtime's own commits (K8)
+            tries += 1
+            if tries == TRIES:
+                raise
 
 
 async def _take_all(tx: Transaction, handlers: Mapping[str, InboundHandler], broken: Mapping[str, Exception]) -> int:
