@@ -37,12 +37,14 @@ def look(line: Line) -> Iterator[str]:
             yield f"task {task.id} lives in conversation {task.conversation}, which is not in memory"
         elif conversation.owner is not None and conversation.owner not in state.tasks:
             yield f"task {task.id} lives in conversation {conversation.id}, whose owner {conversation.owner} has ended"
-        waiting = task.state
-        inside = isinstance(waiting, Waiting) and not isinstance(waiting.policy, Outside)
-        if inside and not any(id in state.tasks for id in waiting.on):
-            yield f"task {task.id} waits for {list(waiting.on)}, which all have ended"
-        if isinstance(waiting, Completing) and not _has_work(state, task.id):
-            yield f"task {task.id} is completing and owns no live work"
+        match task.state:
+            case Waiting(on=on, policy=policy) if not isinstance(policy, Outside):
+                if not any(id in state.tasks for id in on):
+                    yield f"task {task.id} waits for {list(on)}, which all have ended"
+            case Completing() if not _has_work(state, task.id):
+                yield f"task {task.id} is completing and owns no live work"
+            case _:
+                pass
         shelf = line.memory.shelves.published.get(("task", task.id))  # read again only when needed after a restart
         if task.kind == GENERATION and shelf is not None and (LIVE.kind, "") not in shelf:
             yield f"run {task.id} has no live document"
