@@ -118,7 +118,11 @@ def _forget_stdout() -> None:
 
 
 def _speak_utf8() -> None:
-    """Output is UTF-8 whatever the locale is, and nothing that cannot be written stops it."""
+    """Output is UTF-8 whatever the locale is; what cannot be written stops nothing. A closed stream goes nowhere."""
+    if sys.stdout is None:
+        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(encoding="utf-8", errors="backslashreplace")  # type: ignore[attr-defined]

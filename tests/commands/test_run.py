@@ -55,6 +55,13 @@ def test_the_prompt_may_come_from_standard_input(shop) -> None:
     assert "Grüße an Ann" in done.stdout.decode()
 
 
+def test_closed_streams_are_no_error(shop) -> None:
+    script = f"{' '.join(shop.argv('run'))} 'Pay 5 to Ann' --tools shop:pay >&- 2>&- <&-"
+    done = subprocess.run(["bash", "-c", script], cwd=shop.path, timeout=30)
+    assert done.returncode == 0
+    assert shop.paid() == ["5 to Ann"]
+
+
 @pytest.mark.parametrize("locale", ["C", "de_DE.ISO-8859-1"])
 def test_output_is_utf_8_whatever_the_locale(shop, locale: str) -> None:
     env = {"LC_ALL": locale, "LANG": locale, "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}

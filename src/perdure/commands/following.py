@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from typing import Any
 
 import msgspec
@@ -195,3 +195,10 @@ async def first_of(*waited: Awaitable[Any]) -> None:
         for task, given in zip(tasks, waited, strict=True):
             if task is not given:
                 task.cancel()
+
+
+def beside(work: Coroutine[Any, Any, Any]) -> asyncio.Future[Any]:
+    """Start something whose failure counts only if somebody still waits for it."""
+    task = asyncio.get_running_loop().create_task(work)
+    task.add_done_callback(lambda done: None if done.cancelled() else done.exception())
+    return task

@@ -16,7 +16,7 @@ from perdure.app.handing_in import HandedIn, HandInSession, answer_of, described
 from perdure.app.opening import Store, store
 from perdure.app.session import Session
 from perdure.clock import Clock, SystemClock
-from perdure.commands.following import Following, first_of
+from perdure.commands.following import Following, beside, first_of
 from perdure.commands.installed import Installed, check_model, install
 from perdure.commands.options import Means, Place, as_json_option, equipped, named, placed, seconds
 from perdure.commands.output import Output
@@ -78,11 +78,18 @@ def run(prompt: str, place: Place, means: Means, json: bool, **ask: Any) -> int:
 
 
 def _prompt(prompt: str) -> str:
-    text = sys.stdin.buffer.read().decode("utf-8-sig", errors="replace") if prompt == "-" else argument(prompt)
+    text = _read_stdin() if prompt == "-" else argument(prompt)
     if not text.strip():
         source = "standard input" if prompt == "-" else "PROMPT"
         raise UsageError(f"{source} is empty: say what to do")
     return text
+
+
+def _read_stdin() -> str:
+    """All of standard input as UTF-8; nothing where it is closed."""
+    if sys.stdin is None:
+        return ""
+    return sys.stdin.buffer.read().decode("utf-8-sig", errors="replace")
 
 
 async def _main(output: Output, make: Callable[[], Running]) -> int:
@@ -233,7 +240,7 @@ class Running:
                     if self._stop.result() not in ABORTING:
                         return self._left(self._stop.result(), side.afterwards)
                     self._note(f"{self._reason()}: aborting")
-                    aborting = asyncio.ensure_future(side.abort(self._submission, self._reason()))
+                    aborting = beside(side.abort(self._submission, self._reason()))
                 if aborting is None:
                     await first_of(side.changed(), self._stop)
                 else:

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from perdure.app.handing_in import HandInSession
 from perdure.app.session import Session
 from perdure.clock import Clock
-from perdure.commands.following import first_of
+from perdure.commands.following import beside, first_of
 from perdure.errors import OwnerGone
 
 #: Between two looks at a session that changes all the time, in seconds.
@@ -49,7 +49,7 @@ class Here:
         self._unobserve = session.observe(lambda change: self._moved.set())
         waited = session.wait_idle() if submission is None else session.submission(submission).wait()
         #: Raises when the session ends under us: taken over, or its storage failed.
-        self._done: asyncio.Future[Any] = asyncio.ensure_future(waited)
+        self._done: asyncio.Future[Any] = beside(waited)
 
     async def changed(self) -> None:
         await first_of(self._moved.wait(), self._done, self._clock.sleep(LOOK_EVERY))
