@@ -320,7 +320,7 @@ async def test_a_body_that_holds_the_line_for_seconds_is_reported_with_its_stack
     memory_kernel.telemetry.attach("test", ["perdure.commit.slow"], note)
 
     async with chat.commit() as tx:
-        asyncio.get_running_loop().call_soon(session._line._look_at_holder, tx)
+        asyncio.get_running_loop().call_soon(session._line.slow.look, tx)
         await reported.wait()
 
     assert any("test_commits" in line for line in reports[0]["stack"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
@@ -28,6 +28,7 @@ from perdure.session.change import Change, Flight
 from perdure.session.judging import in_memory, judge
 from perdure.session.memory import Memory
 from perdure.session.preparing import prepare
+from perdure.session.slow import SlowBodies
 from perdure.session.space import Space
 from perdure.session.transaction import Transaction
 from perdure.settle.rules import settle
@@ -42,8 +43,6 @@ Tx = TypeVar("Tx", bound=Transaction)
 #: The transaction whose body the current task is in. Children inherit it: it counts only while it is open.
 _current: ContextVar[Transaction | None] = ContextVar("perdure.transaction", default=None)
 
-#: A body that holds the line for longer is reported with its stack, in seconds.
-SLOW_BODY = 1.0
 #: Between two tries to look up a lost acknowledgement, in seconds.
 RETRY_EVERY = 0.5
 
@@ -93,8 +92,7 @@ class Line:
         #: Admissions that have to read storage first, and lost acknowledgements that are looked up.
         self._admissions: dict[asyncio.Task[Flight | None], None] = {}
         self._lookups: dict[asyncio.Task[None], None] = {}
-        self._watch: asyncio.TimerHandle | None = None
-        self._holder: tuple[asyncio.Task[object] | None, Transaction] | None = None
+        self.slow = SlowBodies(telemetry, self.session)
 
     # -- committing -------------------------------------------------------------------------
 
@@ -143,14 +141,12 @@ class Line:
             if isinstance(error, HandleExpired | Revoked):
                 await self.flushed()  # what the tip refuses is told once the tip is durable (K8)
             raise
-        self._holder = (asyncio.current_task(), tx)
-        if self._watch is None:
-            self._watch = asyncio.get_running_loop().call_later(SLOW_BODY, self._look_at_holder, tx)
+        self.slow.entered(tx)
         return tx
 
     def leave(self, tx: Transaction) -> None:
         tx.shut()
-        self._holder = None
+        self.slow.left()
         self._lock.release()
 
     async def finish(self, tx: Transaction) -> Flight | None:
@@ -328,8 +324,7 @@ class Line:
     async def close(self) -> None:
         """Take nothing more in, and let what is admitted land."""
         self.seal()
-        if self._watch is not None:
-            self._watch.cancel()
+        self.slow.stop()
         while self._admissions:
             await asyncio.wait(list(self._admissions))
         while self.memory.flights:
@@ -341,28 +336,6 @@ class Line:
             task.cancel()
         await self.space.close()
         self._end(None)
-
-    def _look_at_holder(self, seen: Transaction) -> None:
-        """Report a body that holds the line for over a second, with the stack that it waits in (K6)."""
-        self._watch = None
-        if self._holder is None:
-            return
-        task, tx = self._holder
-        if tx is seen and task is not None:
-            stack = list(_stack_of(task.get_coro()))
-            self.telemetry.emit(
-                "perdure.commit.slow", {"seconds": SLOW_BODY}, {"stack": stack, "session": self.session}
-            )
-        self._watch = asyncio.get_running_loop().call_later(SLOW_BODY, self._look_at_holder, tx)
-
-
-def _stack_of(coroutine: Any) -> Iterator[str]:
-    """Where a coroutine waits, outermost first. Tasks know only their outermost frame."""
-    while coroutine is not None:
-        frame = getattr(coroutine, "cr_frame", None) or getattr(coroutine, "gi_frame", None)
-        if frame is not None:
-            yield f"{frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_name}"
-        coroutine = getattr(coroutine, "cr_await", None) or getattr(coroutine, "gi_yieldfrom", None)
 
 
 class Commit(Generic[Tx]):
