@@ -194,7 +194,7 @@ class SubmissionHandle:
     async def wait(self) -> Settled:
         """How it was settled. Starts the scheduler. Cancelling the wait cancels nothing else (K33)."""
         published = self._harness.line.memory
-        await self._harness.scheduler.until(lambda: self.id not in published.published.submissions)
+        await self._harness.scheduler.until(lambda: self.id not in published.published.submissions, about=self.id)
         record = await self._stored()
         match record.state:
             case Done(entry=entry, answer=answer):

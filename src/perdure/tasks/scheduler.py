@@ -9,7 +9,6 @@ from typing import Any, Literal
 
 from perdure.errors import (
     NotFound,
-    PerdureError,
     SessionClosed,
     StorageCorrupt,
     StorageError,
@@ -31,6 +30,7 @@ from perdure.session.change import Change
 from perdure.session.line import Line, forbid_inside_commit
 from perdure.settle.members import Ordered
 from perdure.settle.state import evolve
+from perdure.tasks.conditions import Conditions
 from perdure.tasks.definition import Definitions, TaskDefinition
 from perdure.tasks.invocation import Invocation
 from perdure.tasks.runner import GRACE, Runner
@@ -59,7 +59,7 @@ class Scheduler:
         #: Everything pending was reserved since the mode is running.
         self._reserved = False
         #: Who waits for something to be so; looked at after each published change.
-        self._conditions: Ordered[Condition] = {}
+        self._conditions = Conditions()
         #: Asyncio tasks of this scheduler besides the runners. They run in the context that it was made in.
         self._spawned: Ordered[asyncio.Task[None]] = {}
         self._context = contextvars.copy_context()
@@ -124,23 +124,20 @@ class Scheduler:
 
     # -- waiting ----------------------------------------------------------------------------
 
-    async def until(self, done: Callable[[], bool]) -> None:
-        """Wait until a condition on published state holds; looked at after each change. Starts the scheduler (K41)."""
+    async def until(self, done: Callable[[], bool], *, about: int | None = None) -> None:
+        """Wait until a condition on published state holds. Starts the scheduler (K41).
+
+        It is looked at after each commit, or only when the task or submission `about` has changed.
+        """
         forbid_inside_commit("a wait")
         await self.resume()
         self._check()
-        if done():
-            return
-        condition = Condition(done)
-        self._conditions[condition] = None
-        try:
-            await condition.future
-        finally:
-            self._conditions.pop(condition, None)
+        if not done():
+            await self._conditions.wait(done, about)
 
     async def wait_task(self, id: TaskId) -> Outcome:
         """The terminal outcome of a task. Raises NotFound."""
-        await self.until(lambda: id not in self.line.memory.published.tasks)
+        await self.until(lambda: id not in self.line.memory.published.tasks, about=id)
         for body in await self.line.storage.read_tasks(self.line.session, [id]):
             outcome = decode_task(body, self.line.session).outcome
             if outcome is not None:
@@ -178,9 +175,7 @@ class Scheduler:
                 self._unfit.pop(task.id, None)
         if self.mode == "running" and change.tasks:
             self.timers.note(change.tasks.values())
-        if self._conditions:
-            for condition in list(self._conditions):
-                condition.look()
+        self._conditions.look(change)
 
     def look(self, id: TaskId) -> None:
         """Start a runner for a task that is reserved, or signal the one that runs when the task was marked."""
@@ -206,8 +201,9 @@ class Scheduler:
         self.timers.stop()
         for runner in list(self._runners.values()):
             runner.cancel()
-        for condition in list(self._conditions):
-            condition.fail(fault or SessionClosed("the session was closed while this waited: open it and wait again"))
+        self._conditions.fail(
+            fault or SessionClosed("the session was closed while this waited: open it and wait again")
+        )
 
     def spawn(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
         """Run something of the scheduler's own beside the runners, until the session closes."""
@@ -286,29 +282,6 @@ class Scheduler:
         for runner in list(self._runners.values()):
             if runner.loop_task in waiting:
                 runner.detach()
-
-
-class Condition:
-    """Somebody waits for something to be so in published state."""
-
-    __slots__ = ("_done", "future")
-
-    def __init__(self, done: Callable[[], bool]) -> None:
-        self._done = done
-        self.future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-    def look(self) -> None:
-        if self.future.done():
-            return
-        try:
-            if self._done():
-                self.future.set_result(None)
-        except Exception as error:  # it belongs to who waits, not to who commits
-            self.future.set_exception(error)
-
-    def fail(self, error: PerdureError) -> None:
-        if not self.future.done():
-            self.future.set_exception(error)
 
 
 __all__ = ["Definitions", "Scheduler", "TaskDefinition"]
