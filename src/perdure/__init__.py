@@ -11,6 +11,8 @@ The map, from what you call down to what keeps it:
     storage · model · sandbox · schema     ports; adapters in backends, providers, sandboxes, schemas
 """
 
+from perdure.app.handing_in import HandInSession
+from perdure.app.looking import ReadSession
 from perdure.app.opening import Store, open, run, store
 from perdure.app.session import Session
 from perdure.errors import (
@@ -21,6 +23,8 @@ from perdure.errors import (
     InvalidValue,
     ModelError,
     NotFound,
+    NotTaken,
+    OwnerGone,
     PerdureError,
     RequestConflict,
     SessionOwned,
@@ -49,13 +53,17 @@ __all__ = [
     "ConversationBusy",
     "Extension",
     "Fenced",
+    "HandInSession",
     "HandleExpired",
     "InvalidValue",
     "Invocation",
     "ModelError",
     "NotAnswered",
     "NotFound",
+    "NotTaken",
+    "OwnerGone",
     "PerdureError",
+    "ReadSession",
     "Registry",
     "RequestConflict",
     "RequestLimits",
