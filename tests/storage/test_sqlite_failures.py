@@ -148,6 +148,21 @@ async def test_after_a_failed_disk_the_store_is_opened_anew(line: Line, disk: Di
     await storage.close()
 
 
+@pytest.mark.parametrize("on", ["write", "sync"])
+async def test_a_disk_that_fails_while_the_store_is_closed_loses_nothing(
+    line: Line, disk: Disk, path: Path, on: On
+) -> None:
+    await line.commit(entry(11))
+    disk.fail(on, "error")
+
+    await asyncio.wait_for(line.storage.close(), 20)
+
+    disk.heal()
+    storage = await open_sqlite(path)
+    assert len(await storage.scan_entries("main", ConversationId(1))) == 2
+    await storage.close()
+
+
 async def test_a_failed_storage_can_be_opened_anew_before_it_is_closed(line: Line, disk: Disk, path: Path) -> None:
     disk.fail("sync", "error")
     with pytest.raises(StorageFailed):

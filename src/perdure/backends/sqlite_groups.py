@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, Literal
 
 import apsw
@@ -68,7 +69,9 @@ class Groups:
         self._due = LOG_PAGES
 
     def close(self) -> None:
-        self._connection.close()
+        """What was acknowledged is in the log: when the last copying of it fails, nothing is lost."""
+        with suppress(apsw.Error):
+            self._connection.close()
 
     def alone(self, work: Work) -> Outcome:
         """Run a function that begins and ends its own transactions."""

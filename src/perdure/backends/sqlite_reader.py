@@ -69,7 +69,8 @@ class Reader:
                 except Exception as raised:
                     error = self._meaning(raised)
             elif self._connection is not None:
-                self._connection.close()
+                with suppress(apsw.Error):  # as the last one it copies the log, and need not succeed
+                    self._connection.close()
             with suppress(RuntimeError):  # that loop is closed: nobody is left to hear of it
                 loop.call_soon_threadsafe(settle, done, result, error)
             if function is None:
