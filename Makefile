@@ -31,8 +31,9 @@ check: $(STAMP) ## lint, types, layers, fast tests: under a minute
 	$(PY) -m ruff format --check .
 	$(PY) -m ruff check .
 	$(VENV)/bin/lint-imports --no-logo
-	$(VENV)/bin/basedpyright --pythonpath $(PY)
-	$(PYTEST) -q -n $(JOBS) -m "not slow and not crash"
+	@$(VENV)/bin/basedpyright --pythonpath $(PY) & types=$$!; \
+	$(PYTEST) -q -n $(JOBS) -m "not slow and not crash"; tests=$$?; \
+	wait $$types && exit $$tests
 
 format: $(STAMP) ## rewrite the tree as check wants it
 	$(PY) -m ruff check --fix-only .

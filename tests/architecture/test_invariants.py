@@ -9,6 +9,7 @@ import ast
 import re
 from collections import Counter
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -29,10 +30,16 @@ def defined() -> Counter[str]:
     return Counter(id for page in DESIGN for id in DEFINITION.findall(page.read_text(encoding="utf-8")))
 
 
-def carried() -> Iterator[tuple[str, str]]:
+@cache
+def carried() -> list[tuple[str, str]]:
+    return list(_carried())
+
+
+def _carried() -> Iterator[tuple[str, str]]:
     """Each id that a marker names, with the file. A marker may stand on a test, on a class, or in `pytestmark`."""
     for path in TESTS:
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        text = path.read_text(encoding="utf-8")
+        for node in ast.walk(ast.parse(text)) if "invariant" in text else ():
             if isinstance(node, ast.Call) and ast.unparse(node.func) in {
                 "pytest.mark.invariant",
                 "mark.invariant",
