@@ -18,9 +18,15 @@ FAST = Path("/dev/shm")
 
 
 @pytest.fixture(scope="session")
-def kennel() -> Iterator[Kennel]:
-    with Kennel() as kennel:
-        yield kennel
+def kennels() -> Iterator[list[Kennel]]:
+    """Two, for lives side by side."""
+    with Kennel() as one, Kennel() as another:
+        yield [one, another]
+
+
+@pytest.fixture
+def kennel(kennels: list[Kennel]) -> Kennel:
+    return kennels[0]
 
 
 @pytest.fixture(scope="session")

@@ -164,6 +164,7 @@ def _live(order: Order, stderr: Path) -> None:
     code = 1
     try:
         os.setsid()
+        gc.disable()  # it will not live long
         os.environ[VARIABLE] = order.point
         for number, path, flags in ((0, os.devnull, os.O_RDONLY), (1, stderr, os.O_WRONLY | os.O_CREAT)):
             os.dup2(os.open(path, flags, 0o600), number)

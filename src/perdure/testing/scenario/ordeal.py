@@ -26,9 +26,12 @@ class Broken(PerdureError):
 
 
 class Survived(msgspec.Struct, frozen=True, kw_only=True):
-    """A run that survived: how many of its points it reached, and all rows of its store, without the times."""
+    """A run that survived: how many of its points it reached, and all rows of its store, without the times.
 
-    kills: int
+    A failure of the disk counts as reached: a process need not end by it.
+    """
+
+    hits: int
     rows: dict[str, list[Any]]
 
 
@@ -38,13 +41,14 @@ def undergo(kennel: Kennel, directory: Path, variant: str, points: Sequence[Poin
     Raises Broken, and keeps the directory then.
     """
     directory.mkdir()
-    lives, kills = 0, 0
+    lives, hits = 0, 0
     exit = Exit(code=None, signal=None, stdout="", stderr="")
     for point in points:
         lives += 1
         exit = kennel.run(directory, variant, life=lives, point=str(point), **how)
-        kills += exit.killed
-        if not exit.killed and exit.code != 0 and point.action not in ("error", "full"):
+        fails = point.action in ("error", "full")
+        hits += fails or exit.killed
+        if not exit.killed and exit.code != 0 and not (fails and exit.code == 1):
             raise _broken(directory, variant, points, [f"with {point} it ended by itself: {exit}"])
         _check(directory, variant, points, exit, over=False)
     for _ in range(MOST_LIVES):
@@ -56,7 +60,7 @@ def undergo(kennel: Kennel, directory: Path, variant: str, points: Sequence[Poin
         raise _broken(directory, variant, points, [f"it never came to its end: {exit}"])
     rows = _check(directory, variant, points, exit, over=True)
     shutil.rmtree(directory)
-    return Survived(kills=kills, rows=rows)
+    return Survived(hits=hits, rows=rows)
 
 
 def _check(directory: Path, variant: str, points: Sequence[Point], exit: Exit, *, over: bool) -> dict[str, list[Any]]:
