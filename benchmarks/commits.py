@@ -99,12 +99,12 @@ async def commits() -> list[Bar]:
     """The four bars of a commit."""
     bars: list[Bar] = []
     for name, synchronous, callers, sessions, count, limit in (
-        ("one caller, NORMAL", "NORMAL", 1, 1, 600, 0.5),
-        ("one caller, FULL", "FULL", 1, 1, 400, 0.5),
+        ("one caller, NORMAL", "NORMAL", 1, 1, 300, 0.5),
+        ("one caller, FULL", "FULL", 1, 1, 200, 0.5),
         ("32 callers, FULL, one session", "FULL", 32, 1, 40, 0.25),
         ("32 callers, FULL, 32 sessions", "FULL", 32, 32, 40, 0.25),
     ):
-        found = await _compare(synchronous, callers, sessions, count, 5)
+        found = await _compare(synchronous, callers, sessions, count, 9)
         note = f"{found['rate']:,.0f} commits/s; CPU {found['cpu']:.0f} us a commit, floor {found['floor_cpu']:.0f}"
         bars.append(at_least(f"commit, {name}", found["ratio"], limit, note=note))
     return bars
