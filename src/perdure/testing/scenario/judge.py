@@ -13,6 +13,7 @@ from perdure.records import (
     Completed,
     Completing,
     Done,
+    Entry,
     Held,
     Pending,
     Placed,
@@ -22,6 +23,7 @@ from perdure.records import (
     Task,
     Terminal,
     Unanswered,
+    decode_entry,
     decode_submission,
 )
 from perdure.session.transcripts import cut
@@ -60,10 +62,12 @@ def _lost(stored: Stored, notes: Iterable[Note]) -> Iterator[str]:
         match note:
             case Shown():
                 for id, body in note.entries.items():
-                    if stored.bodies.get(id) != body.encode():
+                    if stored.bodies.get(id) != body.encode() and _kept(stored, decode_entry(body.encode())):
                         yield f"entry {id} of commit {note.seq} was shown as {body}, stored is {stored.bodies.get(id)}"
                 for id, body in note.submissions.items():
-                    yield from _went_back(decode_submission(body.encode()), stored.submissions.get(id))
+                    shown = decode_submission(body.encode())
+                    if _kept(stored, shown):
+                        yield from _went_back(shown, stored.submissions.get(id))
             case Accepted(name=name, id=id, what=what):
                 known: Any = {"submission": stored.submissions, "task": stored.tasks, "item": stored.inbound}.get(what)
                 if known is not None and (name if what == "item" else id) not in known:
@@ -81,7 +85,10 @@ def _lost(stored: Stored, notes: Iterable[Note]) -> Iterator[str]:
     yield from (f"{name!r} was accepted under several ids: {found}" for name, found in ids.items() if len(found) > 1)
 
 
-_ORDER = (Queued, Placed, Done)
+def _kept(stored: Stored, shown: Entry | Submission) -> bool:
+    """It was not deleted with its conversation."""
+    conversation = stored.conversations.get(shown.conversation)
+    return conversation is not None and not conversation.deleted
 
 
 def _went_back(shown: Submission, stored: Submission | None) -> Iterator[str]:

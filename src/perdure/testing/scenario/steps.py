@@ -6,9 +6,11 @@ So a run that goes on after a crash makes every commit once, and ends in exactly
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Any
 
 from perdure.app.session import Session
+from perdure.errors import NotFound
 from perdure.harness.submissions import submit_write
 from perdure.messages import user
 from perdure.records import Edit, EntryId, TaskId
@@ -27,7 +29,9 @@ SHEET = document("scenario.sheet", scope="task")
 REMARK = entry_kind("scenario.remark")
 
 Ids = Any
+#: In one commit together with the tally; or several commits of its own that may be asked for again, then the tally.
 Step = Callable[[TaskTransaction, Ids], Awaitable[None]]
+Call = Callable[[Session, Ids], Awaitable[None]]
 
 
 class Gone(TaskDefinition):
@@ -42,9 +46,13 @@ class Gone(TaskDefinition):
 
 async def take_step(session: Session) -> int | None:
     """Make the next step; its number, counted from 1, or None where all are made."""
-    number = (await session.snapshot(TALLY) or {"steps": 0})["steps"]
+    tally: dict[str, Any] = await session.snapshot(TALLY) or {"steps": 0, "ids": {}}
+    number = tally["steps"]
     if number >= len(STEPS):
         return None
+    call = CALLS.get(STEPS[number])
+    if call is not None:
+        await call(session, tally["ids"])
     async with session.commit() as tx:
         draft = await tx.doc(TALLY)
         await STEPS[number](tx, draft["ids"])
@@ -136,6 +144,54 @@ async def write(tx: TaskTransaction, ids: Ids) -> None:
     ids["written"] = sent.id
 
 
+async def spare(tx: TaskTransaction, ids: Ids) -> None:
+    """A conversation and a fork of it, only to be deleted."""
+    harness: Any = None
+    spare = tx.create_conversation(key="spare")
+    ids["spare"] = spare.id
+    seen = tx.append(spare.id, REMARK, messages=(user("for a while"),))
+    tx.append(spare.id, REMARK, messages=(user("seen by nobody else"),))
+    (await tx.doc(PLAN, spare.id))["items"] = [1, 2, 3]
+    (await tx.doc(CART, spare.id, key="guest"))["lines"] = {}
+    await submit_write(harness, tx, spare.id, REMARK.name, {"by": "write"}, request_id="once")
+    ids["seen"] = seen.id
+
+
+async def fork_spare(tx: TaskTransaction, ids: Ids) -> None:
+    ids["spare fork"] = (await tx.fork(ids["spare"], EntryId(ids["seen"]), key="spare fork")).id
+
+
+async def delete_spare(session: Session, ids: Ids) -> None:
+    """Leaves what the fork sees."""
+    with suppress(NotFound):  # it was deleted before the crash
+        await session.delete(ids["spare"])
+
+
+async def delete_spare_fork(session: Session, ids: Ids) -> None:
+    """Takes what was kept for it along."""
+    with suppress(NotFound):
+        await session.delete(ids["spare fork"])
+
+
+async def prune(session: Session, ids: Ids) -> None:
+    await session.prune(older_than=-(10**6))
+
+
+async def spare_gone(tx: TaskTransaction, ids: Ids) -> None:
+    """The key is free."""
+    assert await tx.find_conversation("spare") is None
+
+
+async def both_gone(tx: TaskTransaction, ids: Ids) -> None:
+    tx.create_conversation(key="spare fork")
+
+
+async def pruned(tx: TaskTransaction, ids: Ids) -> None:
+    tx.append(ids["home"], REMARK, data={"pruned": True})
+
+
+#: The calls that come before a step.
+CALLS: dict[Step, Call] = {spare_gone: delete_spare, both_gone: delete_spare_fork, pruned: prune}
 STEPS: tuple[Step, ...] = (
     begin,
     rearrange,
@@ -149,4 +205,9 @@ STEPS: tuple[Step, ...] = (
     scratch,
     orphan,
     write,
+    spare,
+    fork_spare,
+    spare_gone,
+    both_gone,
+    pruned,
 )
