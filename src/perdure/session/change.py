@@ -48,6 +48,7 @@ class Flight:
         "error",
         "floor",
         "landed",
+        "owners",
         "result",
         "shelved",
     )
@@ -65,6 +66,8 @@ class Flight:
         self.candidate = candidate
         #: It holds entries and documents only.
         self.bare = candidate.empty
+        #: The conversations and tasks that this commit made, as owners of documents.
+        self.owners: tuple[Owner, ...] = () if self.bare else _made(candidate, floor)
         #: Documents as this commit leaves them; None where it retires one.
         self.shelved = shelved
         #: Ids from here on were minted by this commit.
@@ -93,3 +96,8 @@ class Flight:
             if not waiter.done():
                 waiter.set_result(None)
         self._waiters.clear()
+
+
+def _made(candidate: Candidate, floor: int) -> tuple[Owner, ...]:
+    conversations = (("conversation", int(id)) for id in candidate.conversations if id >= floor)
+    return (*conversations, *(("task", int(id)) for id in candidate.tasks if id >= floor))

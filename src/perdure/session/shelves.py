@@ -18,6 +18,9 @@ PAGE = 500
 #: Live documents of one owner; a value may be UNREAD.
 Shelf = dict[Name, Loaded]
 
+#: The shelf of an owner without documents, shared by all of them and never changed: thousands of owners may be in memory.
+EMPTY: Shelf = {}
+
 
 class Shelves:
     """Invariant: a shelf is all of its owner's live documents, or it is absent. What flights touch is present."""
@@ -137,19 +140,15 @@ class Shelves:
 
 def _apply(shelves: dict[Owner, Shelf], flight: Flight) -> None:
     """Records that this very commit made have no documents in storage: their shelves are complete from the start."""
-    candidate, floor = flight.candidate, flight.floor
-    if not flight.bare:
-        for conversation in candidate.conversations:
-            if conversation >= floor:
-                shelves.setdefault(("conversation", conversation), {})
-        for task in candidate.tasks:
-            if task >= floor:
-                shelves.setdefault(("task", task), {})
+    for owner in flight.owners:
+        shelves.setdefault(owner, EMPTY)
     for owner, name, loaded in flight.shelved:
         shelf = shelves.get(owner)
         if shelf is None:
             continue
         if loaded is None:
             shelf.pop(name, None)
+        elif shelf is EMPTY:
+            shelves[owner] = {name: loaded}
         else:
             shelf[name] = loaded
