@@ -17,6 +17,7 @@ import perdure
 from perdure.model import ModelEvent, Request, TextDelta
 
 BLOCKED = 5000
+WARM = 1000
 STORED = 10_000
 
 
@@ -53,13 +54,14 @@ async def blocked() -> list[Bar]:
     with scratch() as folder:
         model = Silent()
         async with perdure.open(str(folder / "many.db"), model=model, durability="process") as session:
-            await (await session.conversation("warm")).submit("hello")
-            await model.reach(1)
+            for index in range(WARM):  # the page caches of SQLite fill first: they are no conversation's
+                await (await session.conversation(f"w{index}")).submit("hello")
+            await model.reach(WARM)
             before = resident()
             for index in range(BLOCKED):
                 chat = await session.conversation(f"c{index}")
                 await chat.submit(f"hello {index}")
-            await model.reach(BLOCKED + 1)
+            await model.reach(WARM + BLOCKED)
             each = (resident() - before) / BLOCKED / 1000
         async with perdure.open(str(folder / "idle.db"), model=None, durability="process") as session:
             for index in range(STORED):

@@ -18,7 +18,7 @@ PAGE = 500
 #: Live documents of one owner; a value may be UNREAD.
 Shelf = dict[Name, Loaded]
 
-#: The shelf of an owner without documents, shared by all of them and never changed: thousands of owners may be in memory.
+#: The shelf of an owner without documents, shared and never changed: thousands of owners may be in memory.
 EMPTY: Shelf = {}
 
 
