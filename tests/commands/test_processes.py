@@ -90,6 +90,44 @@ def test_a_second_run_of_a_session_is_handed_in_to_its_owner(shop) -> None:
     assert len(shop.perdure("ls").stdout.splitlines()) == 3
 
 
+def test_a_run_goes_on_until_what_was_handed_in_to_it_is_settled(shop) -> None:
+    with shop.start("run", TASK + " demo:slow=0.2", *TOOLS, "--json") as first:
+        shop.until(first, "accepted")
+        with shop.start("run", "Hello demo:sleep=2", "--conversation", "other", "--json") as second:
+            shop.until(second, "accepted")
+            owner, follower = first.wait(), second.wait()
+    assert owner.code == follower.code == 0
+    assert "going on with what other shells handed in" in owner.stdout
+    assert shop.events(owner)[-1]["status"] == "done"
+    assert "owner of the session is gone" not in follower.stdout
+    assert shop.events(follower)[-1]["status"] == "done"
+
+
+def test_a_run_that_stays_for_others_leaves_when_it_is_interrupted(shop) -> None:
+    with shop.start("run", "Hello demo:sleep=1", "--json") as first:
+        shop.until(first, "accepted")
+        with shop.start("run", "demo:hang", "--conversation", "other", "--json") as second:
+            shop.until(second, "accepted")
+            shop.until(first, "note")
+            os.kill(first.pid, signal.SIGINT)
+            assert first.wait().code == 0
+            assert second.running
+
+
+def test_who_lacks_the_tools_of_a_dead_owner_is_told_that_the_prompt_is_kept(shop) -> None:
+    with shop.start("run", TASK + " demo:slow=0.5", *TOOLS, "--json") as owner:
+        shop.until(owner, "accepted")
+        with shop.start("run", "demo:hang", "--conversation", "other", "--json") as second:
+            number = shop.until(second, "accepted")["submission"]
+            owner.kill()
+            owner.wait()
+            done = second.wait(timeout=20)
+    assert done.code == 3
+    (wait,) = shop.events(done)[-1]["waits"]
+    assert f"kept as submission {number}" in wait["what"]
+    assert "--tools shop:BOTH" in wait["what"]
+
+
 def test_many_shells_that_start_one_request_at_once_do_it_once(shop) -> None:
     """I31, I49: also where the store is made at that moment."""
     args = ("run", "Pay 5 to Ann", *TOOLS, "--request-id", "order-17")

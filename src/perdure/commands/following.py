@@ -15,7 +15,7 @@ from perdure.commands.text import as_json, one_line
 from perdure.commands.trail import Event, Trail, call_entry, facts
 from perdure.harness.submissions import Answered, Settled
 from perdure.messages import ToolMessage
-from perdure.records import ConversationId, Done, Entry, Placed, Submission, Unanswered
+from perdure.records import Done, Entry, Placed, Submission, Unanswered
 from perdure.tasks.inspection import Inspection, TaskInfo
 from perdure.tasks.transaction import QUESTION, TIMER
 
@@ -129,7 +129,7 @@ class Following:
         return any(call_entry(result.call) in self._trail.answers for result in results)
 
 
-def waits_of(view: Session, inspection: Inspection, conversation: ConversationId | None) -> list[Event]:
+def waits_of(view: Session, inspection: Inspection, conversation: int | None) -> list[Event]:
     """What a conversation's work waits for, where nothing of it can go on by itself; of the whole session without one.
 
     Each says `what` waits, and the `remedy`.
@@ -164,6 +164,12 @@ def remedy_of(task: TaskInfo) -> str:
 def going_on(view: Session, inspection: Inspection) -> bool:
     """Whether ordinary work of the session is live, held work included."""
     return any(_concerned(view, {task.id: task for task in inspection.tasks}, None))
+
+
+def moving(view: Session, inspection: Inspection, conversation: int) -> bool:
+    """Whether ordinary work of a conversation goes on without anybody's doing."""
+    tasks = {task.id: task for task in inspection.tasks}
+    return any(_concerned(view, tasks, conversation)) and not waits_of(view, inspection, conversation)
 
 
 def _concerned(view: Session, tasks: dict[int, TaskInfo], conversation: int | None) -> Iterator[TaskInfo]:

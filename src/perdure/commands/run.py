@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from typing import Any
 
@@ -24,6 +24,7 @@ from perdure.commands.remembered import model_of_conversation, refuse_missing_to
 from perdure.commands.sides import Here, Side, There
 from perdure.commands.signals import Signals
 from perdure.commands.sinks import Lines, Person, Sink
+from perdure.commands.staying import stay
 from perdure.commands.text import argument
 from perdure.commands.trail import Event
 from perdure.errors import NotFound, OwnerGone, PerdureError, SessionOwned, UsageError
@@ -61,7 +62,8 @@ def run(prompt: str, place: Place, means: Means, json: bool, **ask: Any) -> int:
     """Give the agent a task and watch it work. PROMPT is the task; - reads it from standard input.
 
     What the model says goes to standard output; its tool calls and their results, one line each, to standard error.
-    Where another process works in the session, the prompt is handed in to it and followed from here.
+    Where another process works in the session, the prompt is handed in to it and followed from here; the process that
+    it was handed in to goes on until it is done.
 
     \b
     Exit codes: 0 answered, 1 failed, 2 usage, 3 waits for an answer or is held, 130 aborted.
@@ -103,6 +105,10 @@ async def _main(output: Output, make: Callable[[], Running]) -> int:
             code = 2 if isinstance(error, UsageError | NotFound) else FAILED
             running.end({"status": "failed", "error": type(error).__name__, "message": str(error), "exit": code})
             raise
+
+
+async def _at_once() -> None:
+    """Nobody relies on who only follows."""
 
 
 class Running:
@@ -182,11 +188,16 @@ class Running:
 
     async def _here(self, session: Session, reader: HandInSession, following: Following, model: str) -> int:
         """In a session of our own."""
-        await refuse_missing_tools(reader, session.inspect(), self._installed.registry)
-        self._accepting = True
         if self._submission is None and self._handed is not None:  # it was taken when the session was opened
             self._accepted(answer_of(await reader.inbound(self._handed.id)))
-        elif self._submission is None:
+        try:
+            await refuse_missing_tools(reader, session.inspect(), self._installed.registry)
+        except UsageError as error:
+            if self._submission is None:
+                raise
+            return self._kept(str(error))
+        self._accepting = True
+        if self._submission is None:
             key = self._ask.conversation
             chat = await session.root() if key is None else await session.conversation(key)
             await remember(chat, model, self._installed.needs)
@@ -194,7 +205,8 @@ class Running:
             self._accepted({"submission": submitted.id, "conversation": chat.id})
         assert self._submission is not None
         await session.resume()
-        return await self._follow(following, Here(session, self._submission, self._clock, self._note))
+        side = Here(session, self._submission, self._clock, self._note)
+        return await self._follow(following, side, lambda: self._stay(session, reader))
 
     async def _there(self, reader: HandInSession, following: Following) -> int:
         """In the session of another process."""
@@ -208,7 +220,13 @@ class Running:
                 return self._left(self._stop.result(), f"it stays handed in, and {There.afterwards}")
             self._accepted(await taken)
         assert self._submission is not None
-        return await self._follow(following, There(reader))
+        try:
+            return await self._follow(following, There(reader), _at_once)
+        except OwnerGone:
+            look = await following.look(self._submission)  # it may have been the last thing that the owner did
+            if look.settled is None:
+                raise
+            return self._settled(look.settled)
 
     async def _hand_in(self, reader: HandInSession) -> HandedIn:
         owner = (await reader.info()).owner
@@ -224,7 +242,12 @@ class Running:
         self._sink.emit({"type": "handed_in", "session": reader.key, "item": handed.id, "owner": owner})
         return handed
 
-    async def _follow(self, following: Following, side: Side) -> int:
+    async def _stay(self, session: Session, reader: HandInSession) -> None:
+        """Who handed something in relies on this process and its tools: it goes on until that is settled."""
+        assert self._submission is not None
+        await stay(session, reader, self._submission, self._stop, Here(session, None, self._clock, self._note))
+
+    async def _follow(self, following: Following, side: Side, before_end: Callable[[], Awaitable[None]]) -> int:
         """Tell what happens until it is settled, waits, or is left; the exit code."""
         assert self._submission is not None
         aborting: asyncio.Future[None] | None = None
@@ -232,8 +255,10 @@ class Running:
             while True:
                 look = await following.look(self._submission)
                 if look.settled is not None:
+                    await before_end()
                     return self._settled(look.settled)
                 if look.waits and aborting is None:
+                    await before_end()
                     self.end({"status": "waiting", "waits": look.waits, "exit": WAITS})
                     return WAITS
                 if self._stop.done() and aborting is None:
@@ -272,6 +297,13 @@ class Running:
         code = ABORTED if settled.reason == "aborted" and not timed_out else FAILED
         self.end({"status": "unanswered", "reason": settled.reason, "detail": settled.detail, "exit": code})
         return code
+
+    def _kept(self, why: str) -> int:
+        """The owner that it was handed in to is gone, and what else is unfinished cannot be gone on with here."""
+        what = f"the prompt is kept as submission {self._submission}, but its owner is gone: {why}"
+        wait = {"submission": self._submission, "what": what, "remedy": "perdure resume with that goes on with both"}
+        self.end({"status": "waiting", "waits": [wait], "exit": WAITS})
+        return WAITS
 
     def _left(self, why: str, remedy: str) -> int:
         code = FAILED if why == "timeout" else 128 + signal.Signals[why]

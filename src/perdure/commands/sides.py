@@ -43,7 +43,7 @@ class Here:
     def __init__(self, session: Session, submission: int | None, clock: Clock, note: Callable[[str], None]) -> None:
         self._session = session
         self._clock = clock
-        self._note = note
+        self.note = note
         self._moved = asyncio.Event()
         self._full = False
         self._unobserve = session.observe(lambda change: self._moved.set())
@@ -56,7 +56,7 @@ class Here:
         self._moved.clear()
         full = self._session.inspect().storage == "full"
         if full and not self._full:
-            self._note("the disk is full: the work goes on when there is space again")
+            self.note("the disk is full: the work goes on when there is space again")
         self._full = full
         await self._clock.sleep(PACE)
 
