@@ -226,6 +226,8 @@ async def test_a_blocked_call_leaves_its_siblings_alone(world: Any):
     chat = await session.conversation("a")
     await (await chat.submit("one")).wait()
     found = {
-        entry.messages[0].text: entry.messages[0].error async for entry in chat.history() if entry.data.get("call")
+        entry.messages[0].text: entry.messages[0].error
+        async for entry in chat.history()
+        if entry.data and "call" in entry.data
     }
     assert found == {"saw 0": None, "not today": "blocked"}

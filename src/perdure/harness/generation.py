@@ -107,8 +107,8 @@ class GenerationTask(TaskDefinition, reserved=True):
             tx.append(conversation, TOOL_RESULT, messages=(result,), data={"call": slot["call"]}, task=run)
             add_call(await tx.doc(USAGE, conversation), slot["name"], error=True)
 
-    @phase
-    async def request(self, invocation: Invocation, **pin: Any) -> None:
+    @phase(whole=True)
+    async def request(self, invocation: Invocation, pin: dict[str, Any]) -> None:
         """Ask the model; commit its answer with everything that follows from it."""
         harness = self.harness
         if invocation.attempt > 1:

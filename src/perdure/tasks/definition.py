@@ -18,16 +18,18 @@ F = TypeVar("F", bound=Handler)
 @overload
 def phase(function: F, /) -> F: ...
 @overload
-def phase(*, first: bool = False) -> Callable[[F], F]: ...
-def phase(function: F | None = None, /, *, first: bool = False) -> F | Callable[[F], F]:
+def phase(*, first: bool = False, whole: bool = False) -> Callable[[F], F]: ...
+def phase(function: F | None = None, /, *, first: bool = False, whole: bool = False) -> F | Callable[[F], F]:
     """Make a method a phase of its task. Exactly one phase is the first.
 
-    The method is given the invocation, and by name what the previous phase saved for it.
+    The method is given the invocation, and by name what the previous phase saved for it;
+    `whole` gives it that as the one object it is stored as, not to be changed.
     It has to commit the next phase, a wait or an outcome before it returns; else the task faults (K26).
     """
 
     def mark(function: F) -> F:
         function.__perdure_phase__ = "first" if first else "later"  # type: ignore[attr-defined]
+        function.__perdure_whole__ = whole  # type: ignore[attr-defined]
         return function
 
     return mark if function is None else mark(function)

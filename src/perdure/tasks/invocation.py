@@ -158,4 +158,6 @@ class Invocation:
             return self.definition.abort(self)
         handler = self.definition.phases[self.phase]
         data = self._data
+        if getattr(handler, "__perdure_whole__", False):
+            return handler(self.definition, self, data)
         return handler(self.definition, self, **data) if data else handler(self.definition, self)
