@@ -223,10 +223,23 @@ def test_a_session_is_taken_over_from_a_frozen_owner(shop) -> None:
         frozen.proceed()
         done = frozen.wait()
     assert shop.events(done)[-1]["error"] == "Fenced"
+    assert "was taken over by" in done.stderr
+    assert "this prompt (input" in done.stderr
+    assert "epoch" not in done.stderr
     assert done.code == 1
     assert "Traceback" not in done.stderr
     assert "is answered" in shop.perdure("resume").stdout
     assert shop.perdure("show", "1").stdout.count("(demo model)") == 1
+
+
+@pytest.mark.parametrize("command", [["run", "And goodbye", "--conversation", "other"], ["resume"]], ids=" ".join)
+def test_an_owner_is_not_taken_over_by_who_lacks_the_tools_of_its_work(shop, command: list[str]) -> None:
+    with shop.start("run", "Hello demo:hang", *TOOLS, "--json") as owner:
+        shop.until(owner, "text")
+        done = shop.perdure(*command, "--take-over", code=2)
+        assert "started with --tools shop:BOTH" in done.stderr
+        assert owner.running
+        assert f"process {owner.pid}" in shop.perdure("inspect").stdout
 
 
 def test_an_owner_that_takes_nothing_is_reported_with_the_way_out(shop) -> None:

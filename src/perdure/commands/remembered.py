@@ -72,6 +72,23 @@ async def refuse_missing_tools(reader: ReadSession, inspection: Inspection, regi
             )
 
 
+async def check_before_taking_over(reader: ReadSession, registry: Registry) -> None:
+    """Raise UsageError as `refuse_missing_tools` does, while the owner still works: it is not ended for nothing."""
+    try:
+        inspection = await reader.inspect()
+    except NotFound:
+        return  # nobody opened the session yet
+    await refuse_missing_tools(reader, inspection, registry)
+
+
+def taken_over(session: str, owner: str | None, prompt: int | None) -> str:
+    """What a process says whose session was taken over by another one while it worked."""
+    where = f"by {owner}" if owner is not None else "by another process that has left again"
+    kept = "its work" if prompt is None else f"its work, this prompt (input {prompt}) too,"
+    goes_on = "goes on there" if owner is not None else "goes on with perdure resume"
+    return f"session {session!r} was taken over {where}: {kept} {goes_on}; perdure resume follows it"
+
+
 def option_of(tool: str, spec: str) -> str:
     """The option that brings a tool."""
     return f"--allow {tool}" if tool in GUARDED else f"--tools {spec}"

@@ -17,12 +17,17 @@ from perdure.commands.installed import check_model, install
 from perdure.commands.looked_at import looking
 from perdure.commands.options import Means, Place, as_json_option, equipped, placed
 from perdure.commands.output import Output
-from perdure.commands.remembered import model_of_session, refuse_missing_tools
+from perdure.commands.remembered import (
+    check_before_taking_over,
+    model_of_session,
+    refuse_missing_tools,
+    taken_over,
+)
 from perdure.commands.sides import Here, Side, There
 from perdure.commands.signals import Signals
 from perdure.commands.sinks import Lines, Person, Sink
 from perdure.commands.trail import Event
-from perdure.errors import NotFound, OwnerGone, SessionOwned
+from perdure.errors import Fenced, NotFound, OwnerGone, SessionOwned
 from perdure.harness.registry import Registry
 from perdure.harness.submissions import Answered
 from perdure.tasks.inspection import Inspection
@@ -99,6 +104,8 @@ class Resuming:
             reader = opened.hand_in(place.session)
             self._note_open(await reader.inspect())
             while True:
+                if take_over:
+                    await check_before_taking_over(reader, self._registry)
                 async with AsyncExitStack() as stack:
                     model = means.model or await model_of_session(reader)
                     owning = opened.session(place.session, take_over=take_over, kill=means.kill, model=model)
@@ -118,7 +125,11 @@ class Resuming:
         await refuse_missing_tools(reader, session.inspect(), self._registry)
         self._note_open(session.inspect())  # with what was handed in meanwhile
         await session.resume()
-        return await self._watch(reader, Here(session, None, self._clock, self._note))
+        try:
+            return await self._watch(reader, Here(session, None, self._clock, self._note))
+        except Fenced as fenced:
+            owner = (await reader.info()).owner
+            raise Fenced(taken_over(session.key, owner and described(owner), None)) from fenced
 
     async def _there(self, reader: HandInSession) -> int:
         owner = (await reader.info()).owner

@@ -20,14 +20,20 @@ from perdure.commands.following import Following, beside, first_of
 from perdure.commands.installed import Installed, check_model, install
 from perdure.commands.options import Means, Place, as_json_option, equipped, named, placed, seconds
 from perdure.commands.output import Output
-from perdure.commands.remembered import model_of_conversation, refuse_missing_tools, remember
+from perdure.commands.remembered import (
+    check_before_taking_over,
+    model_of_conversation,
+    refuse_missing_tools,
+    remember,
+    taken_over,
+)
 from perdure.commands.sides import Here, Side, There
 from perdure.commands.signals import Signals
 from perdure.commands.sinks import Lines, Person, Sink
 from perdure.commands.staying import stay
 from perdure.commands.text import argument
 from perdure.commands.trail import Event
-from perdure.errors import NotFound, OwnerGone, PerdureError, SessionOwned, UsageError
+from perdure.errors import Fenced, NotFound, OwnerGone, PerdureError, SessionOwned, UsageError
 from perdure.harness.submissions import Answered, NotAnswered
 
 DONE, FAILED, WAITS, ABORTED = 0, 1, 3, 130
@@ -164,6 +170,8 @@ class Running:
             reader = opened.hand_in(self._place.session)
             following = Following(reader, self._sink)
             while True:
+                if take_over:
+                    await check_before_taking_over(reader, self._installed.registry)
                 async with AsyncExitStack() as stack:
                     model = self._means.model or await model_of_conversation(reader, self._ask.conversation)
                     owning = opened.session(
@@ -206,7 +214,12 @@ class Running:
         assert self._submission is not None
         await session.resume()
         side = Here(session, self._submission, self._clock, self._note)
-        return await self._follow(following, side, lambda: self._stay(session, reader))
+        try:
+            return await self._follow(following, side, lambda: self._stay(session, reader))
+        except Fenced as fenced:
+            owner = (await reader.info()).owner
+            text = taken_over(session.key, owner and described(owner), self._submission)
+            raise Fenced(text) from fenced
 
     async def _there(self, reader: HandInSession, following: Following) -> int:
         """In the session of another process."""
