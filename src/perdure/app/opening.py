@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, Literal, TypeVar, overload
@@ -45,6 +46,7 @@ class Store:
         self, key: str = "main", *, take_over: bool = False, kill: bool = False, **options: Any
     ) -> AsyncGenerator[Session]:
         """Open a session to work in it. Raises SessionOwned while another live worker owns it, unless `take_over`."""
+        _check_options(options)
         session = await open_session(
             self.storage,
             key,
@@ -114,6 +116,17 @@ async def open_session(
     return session
 
 
+def _check_options(options: Mapping[str, Any], of_store: tuple[str, ...] = ()) -> None:
+    """Raise UsageError for what is no option of a session: a misspelt one must not be missed until one is opened."""
+    known = [
+        name for name, each in inspect.signature(open_session).parameters.items() if each.default is not each.empty
+    ]
+    for name in options:
+        if name not in known:
+            listed = ", ".join(sorted([*known, *of_store]))
+            raise UsageError(f"there is no option {name!r}: there are {listed}")
+
+
 def _with_model(settings: Settings, model: str | Model | None) -> Settings:
     """The settings, with the session's model where they name none."""
     if settings.model is not None or model is None:
@@ -154,6 +167,9 @@ async def store(
     clock = clock or SystemClock()
     telemetry = telemetry or Telemetry()
     durability = options.pop("durability", "power")
+    if durability not in ("power", "process"):
+        raise UsageError(f"durability={durability!r}: use 'power' or 'process'")
+    _check_options(options, ("directory", "durability"))
     if isinstance(url, str):
         storage = await open_storage(
             url, clock, telemetry, durability=durability, mode="own" if mode == "own" else "look"

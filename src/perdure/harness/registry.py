@@ -73,6 +73,8 @@ def tool(
 
     def make(function: Callable[..., Any]) -> Tool:
         called = name or getattr(function, "__name__", repr(function))
+        if replay not in ("safe", "unsafe"):
+            raise UsageError(f"tool {called!r}: replay={replay!r}: use 'safe' or 'unsafe'")
         if not timeout > 0:
             raise UsageError(f"tool {called!r}: timeout must be positive, not {timeout}")
         return Tool(name=called, function=function, replay=replay, timeout=timeout, sequential=sequential, keep=keep)
@@ -129,7 +131,7 @@ class Registry:
     """What is installed, published as one immutable state: build a new one to change it."""
 
     def __init__(self, extensions: Sequence[Extension] = ()) -> None:
-        self.extensions = tuple(extensions)
+        self.extensions = tuple(_extension(each) for each in extensions)
         self.tools: Mapping[str, Tool] = _unique(
             "tool", [(_callable_name(tool), tool) for extension in extensions for tool in extension.tools]
         )
@@ -149,6 +151,18 @@ class Registry:
         if found is None:
             raise NotFound(f"no tool named {name!r}; installed: {', '.join(sorted(self.tools)) or 'none'}")
         return found
+
+
+def _extension(value: Any) -> Extension:
+    if isinstance(value, Extension):
+        return value
+    name = value.name if isinstance(value, Tool) else getattr(value, "__name__", None)
+    if name is None:
+        raise UsageError(f"{value!r} is no extension: a registry takes a list of perdure.Extension")
+    brought = name if isinstance(value, Tool) else f"perdure.tool({name})"
+    raise UsageError(
+        f"{name!r} is no extension: put it into one, Registry([Extension(name={name!r}, tools=[{brought}])])"
+    )
 
 
 def _callable_name(tool: Tool) -> str:
