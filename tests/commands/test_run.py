@@ -168,6 +168,7 @@ def test_a_reader_that_leaves_early_is_no_error_and_the_run_stays(shop) -> None:
 @pytest.mark.parametrize("args", [("show", "1", "--all"), ("ls",), ("inspect",)], ids=" ".join)
 def test_a_listing_whose_reader_leaves_early_is_quiet(shop, args: tuple[str, ...]) -> None:
     shop.perdure("run", "Say " + "something long. " * 5_000)
-    script = f"{' '.join(shop.argv(*args))} | true"
+    script = f"{' '.join(shop.argv(*args))} | true; echo ${{PIPESTATUS[0]}}"
     done = subprocess.run(["bash", "-c", script], cwd=shop.path, capture_output=True, text=True, timeout=30)
     assert done.stderr == ""
+    assert done.stdout == "141\n"
