@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import tempfile
 from pathlib import Path
 
 import apsw
@@ -37,8 +38,16 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.parametrize("command", [*READING, *ACTING], ids=" ".join)
 def test_a_directory_is_no_store(tmp_path: Path, command: list[str]) -> None:
-    line = complaint(invoke(*command, "--store", str(tmp_path)), 1)
-    assert str(tmp_path) in line
+    line = complaint(invoke(*command, "--store", str(tmp_path)), 2)
+    assert f"{tmp_path} is a directory: name a file in it" in line
+
+
+@pytest.mark.parametrize("command", [*READING, *ACTING], ids=" ".join)
+def test_no_store_is_below_a_file(tmp_path: Path, command: list[str]) -> None:
+    file = tmp_path / "letter.txt"
+    file.write_text("Dear Ann")
+    for path in (file / "s.db", file / "deeper" / "s.db"):
+        assert f"{file} is a file" in complaint(invoke(*command, "--store", str(path)), 2)
 
 
 @pytest.mark.parametrize("command", [*READING, *ACTING], ids=" ".join)
@@ -46,8 +55,9 @@ def test_another_file_is_no_store(tmp_path: Path, command: list[str]) -> None:
     other = tmp_path / "letter.txt"
     other.write_text("Dear Ann, " * 1000)
     line = complaint(invoke(*command, "--store", str(other)), 1)
-    assert re.search("letter.txt is not a healthy perdure store", line)
+    assert "letter.txt is no perdure store (file is not a database): check the path" in line
     assert other.read_text() == "Dear Ann, " * 1000
+    assert os.listdir(tmp_path) == ["letter.txt"]
 
 
 @pytest.mark.parametrize("command", [*READING, *ACTING], ids=" ".join)
@@ -97,6 +107,16 @@ def test_a_store_that_may_not_be_read_says_so(
     monkeypatch.chdir("/")
     line = complaint(invoke(*command, "--store", str(store)), 1)
     assert "s.db" in line
+
+
+@pytest.mark.parametrize("command", [["ls"], ["run", "x"]], ids=" ".join)
+def test_an_unreadable_file_is_not_said_to_be_unwritable(unprivileged: None, command: list[str]) -> None:
+    with tempfile.TemporaryDirectory() as place:
+        path = Path(place, "s.db")
+        path.touch(mode=0o000)
+        line = complaint(invoke(*command, "--store", str(path)), 1)
+    assert "cannot read" in line
+    assert "cannot write" not in line
 
 
 def test_a_directory_that_may_not_be_written_says_so(tmp_path: Path, unprivileged: None) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from perdure.backends.sqlite import SqliteStorage, open_sqlite
 from perdure.backends.sqlite_schema import APPLICATION_ID, newest_schema
-from perdure.errors import NotFound, SchemaTooNew, SessionOwned, StorageCorrupt, StorageRejected, UsageError
+from perdure.errors import NotFound, SchemaTooNew, SessionOwned, StorageCorrupt, UsageError
 from perdure.records import ConversationId, DocumentId, EntryId, Inbound, SubmissionId, TaskId
 from perdure.storage import PutBase, Storage, Write
 from perdure.testing.clock import ManualClock
@@ -169,10 +169,11 @@ async def test_the_database_of_another_application_is_refused_untouched(path: Pa
     connection.close()
     before = content(path)
 
-    with pytest.raises(StorageCorrupt, match="another application"):
+    with pytest.raises(StorageCorrupt, match=r"no perdure store .*another application[^,]*:"):
         await open_sqlite(path)
 
     assert content(path) == before
+    assert [each.name for each in path.parent.iterdir()] == [path.name]
 
 
 async def test_a_store_of_a_newer_perdure_is_refused(path: Path) -> None:
@@ -209,7 +210,7 @@ async def test_damage_is_found_when_it_is_read_and_nothing_is_written_after(path
 
 
 async def test_a_directory_is_no_store(tmp_path: Path) -> None:
-    with pytest.raises(StorageRejected, match="Make the file"):
+    with pytest.raises(UsageError, match="is a directory: name a file in it"):
         await open_sqlite(tmp_path)
 
 

@@ -64,8 +64,8 @@ async def open_sqlite(
     storage = SqliteStorage(file, worker, mode=mode)
     try:
         if mode == "own":
-            file.workers.enter(worker)
             await file.writer.alone(_nothing, writes=False)
+            file.workers.enter(worker)  # only now: beside what is no store, nothing is made
         else:
             await file.reader.ask(_nothing)
     except BaseException as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 
 import apsw
 
@@ -30,8 +31,12 @@ def translated(error: Exception, path: str, *, doing: str, errno_of: int = 0) ->
             return StorageFull(f"the disk quota is used up {what}. Nothing was kept; free some space and it goes on")
         case apsw.IOError():
             return StorageFailed(f"the disk failed {what}. Check the disk, then open the store again")
-        case apsw.CorruptError() | apsw.NotADBError():
+        case apsw.NotADBError():
+            return no_store(path, "file is not a database")
+        case apsw.CorruptError():
             return corrupt(path, str(error))
+        case apsw.CantOpenError() | apsw.PermissionsError() if not _readable(path):
+            return StorageRejected(f"cannot read {what}. Make the file readable and writable for this user")
         case apsw.ReadOnlyError() | apsw.CantOpenError() | apsw.PermissionsError():
             return StorageRejected(f"cannot write {what}. Make the file and its directory writable for this user")
         case _:
@@ -60,6 +65,17 @@ def corrupt(path: str, detail: str) -> StorageCorrupt:
         f"{path} is not a healthy perdure store ({detail}). Nothing was changed. Keep a copy of the file and its -wal, "
         "then restore a backup, or recover what can be read with `sqlite3 FILE .recover`"
     )
+
+
+def no_store(path: str, detail: str) -> StorageCorrupt:
+    return StorageCorrupt(
+        f"{path} is no perdure store ({detail}): check the path; if it was one, restore a backup. Nothing was changed"
+    )
+
+
+def _readable(path: str) -> bool:
+    """Whether this user may read the file, as SQLite would."""
+    return os.access(path, os.R_OK, effective_ids=os.access in os.supports_effective_ids)
 
 
 def is_final(error: Exception) -> bool:

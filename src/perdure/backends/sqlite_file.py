@@ -104,8 +104,12 @@ class SqliteFile:
 def share(
     path: str | os.PathLike[str], *, durability: Durability, vfs: str | None, telemetry: Telemetry, create: bool
 ) -> SqliteFile:
-    """The file for one more user, who has to `leave` it. Without `create`, a missing one is NotFound."""
+    """The file for one more user, who has to `leave` it. Without `create`, a missing one is NotFound.
+
+    Raises UsageError for a path where no file can be.
+    """
     name = Path(os.path.realpath(path))
+    _check_place(name)
     with _guard:
         if create:
             make(name)
@@ -124,6 +128,14 @@ def share(
             )
         file.users += 1
         return file
+
+
+def _check_place(name: Path) -> None:
+    if os.path.isdir(name):
+        raise UsageError(f"{name} is a directory: name a file in it")
+    above = next((each for each in name.parents if os.path.lexists(each)), None)
+    if above is not None and not os.path.isdir(above):
+        raise UsageError(f"there can be no store at {name}: {above} is a file, not a directory; check the path")
 
 
 def make(name: Path) -> None:

@@ -15,7 +15,7 @@ from typing import Literal
 
 import apsw
 
-from perdure.backends.sqlite_errors import corrupt
+from perdure.backends.sqlite_errors import no_store
 from perdure.backends.sqlite_locks import BUSY_MS, FIRST_MS, wait_for_locks
 from perdure.backends.sqlite_workers import Workers
 from perdure.errors import NotFound, SchemaTooNew, StorageRejected, UsageError
@@ -99,7 +99,7 @@ def _schema(connection: apsw.Connection, path: str) -> int:
     if application != APPLICATION_ID:
         tables = connection.execute("SELECT count(*) FROM sqlite_schema").get
         if application or found or tables:
-            raise corrupt(path, f"it is the database of another application, id {application:#x}")
+            raise no_store(path, "it is the database of another application")
         return 0
     if found > newest_schema():
         raise SchemaTooNew(
