@@ -307,6 +307,7 @@ def test_a_task_that_kills_its_process_again_and_again_is_held_until_it_is_retri
     done = shop.perdure("resume", *tools, "--json", code=3)
     (wait,) = shop.events(done)[-1]["waits"]
     assert wait["reason"] == "parked"
+    assert f"{wait['what']}; {wait['remedy']}".count("retry") == 1
     assert "held" in shop.perdure("ls").stdout
     (shop.path / "defused").touch()
     assert "perdure resume" in shop.perdure("retry", str(wait["task"])).stdout

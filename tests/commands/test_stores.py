@@ -93,6 +93,17 @@ def test_an_unknown_conversation_is_named(store: Path, command: list[str]) -> No
     assert repr(command[1]) in line or "no conversation 99" in line
 
 
+def test_the_root_is_shown_where_no_conversation_is_named(store: Path) -> None:
+    result = invoke("show", "--store", "s.db")
+    assert result.exit_code == 0
+    assert result.stdout == invoke("show", "1", "--store", "s.db").stdout
+
+
+def test_without_a_root_the_listing_is_named(store: Path) -> None:
+    assert invoke("run", "Hello", "--conversation", "till", "--store", "s.db", "--session", "b").exit_code == 0
+    assert "perdure ls" in complaint(invoke("show", "--store", "s.db", "--session", "b"), 2)
+
+
 @pytest.mark.parametrize(
     "command", [["abort", "--task", "99"], ["abort", "--submission", "99"], ["retry", "99"]], ids=" ".join
 )

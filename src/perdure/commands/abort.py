@@ -11,7 +11,7 @@ from perdure.app.handing_in import HandedIn, HandInSession
 from perdure.commands.acting import Acted, acting
 from perdure.commands.installed import install
 from perdure.commands.looked_at import found
-from perdure.commands.options import Place, as_json_option, named, placed
+from perdure.commands.options import Place, as_json_option, id_of, named, placed
 from perdure.commands.text import as_json
 from perdure.errors import NotFound, OwnerGone
 from perdure.records import Outcome
@@ -22,8 +22,10 @@ REASON = "aborted from the command line"
 @click.command()
 @click.argument("conversation", required=False, callback=named)
 @placed
-@click.option("--task", metavar="ID", type=click.IntRange(1), help="This task, a background one too, and what it owns.")
-@click.option("--submission", metavar="ID", type=click.IntRange(1), help="Take this input back while it is queued.")
+@click.option("--task", metavar="ID", callback=id_of("task"), help="This task, a background one too, and what it owns.")
+@click.option(
+    "--submission", metavar="ID", callback=id_of("submission"), help="Take this input back while it is queued."
+)
 @click.option("--background", is_flag=True, help="The conversation's background work, too.")
 @click.option("--keep-queue", is_flag=True, help="Leave the conversation's queued inputs in its inbox.")
 @click.option("--tools", multiple=True, metavar="MODULE:NAME", help="Code that the work's tasks need to stop in order.")

@@ -9,14 +9,14 @@ from typing import Any
 import click
 
 from perdure.commands.acting import acting
-from perdure.commands.options import Place, named, placed
+from perdure.commands.options import Place, id_of, named, placed
 from perdure.commands.text import argument
 from perdure.errors import InvalidValue
 from perdure.records import decode_json
 
 
 @click.command()
-@click.argument("question", type=click.IntRange(1))
+@click.argument("question", callback=id_of("question"))
 @click.argument("value")
 @placed
 @click.option("--by", metavar="NAME", callback=named, help="Who answers; the name of this user by default.")

@@ -10,7 +10,8 @@ from perdure.app.handing_in import HandInSession
 from perdure.app.looking import ReadConversation
 from perdure.app.opening import store
 from perdure.commands.options import Place
-from perdure.errors import NotFound, UsageError
+from perdure.errors import NotFound
+from perdure.records import ROOT
 
 C = TypeVar("C", bound=ReadConversation)
 
@@ -24,6 +25,19 @@ async def looking(place: Place) -> AsyncGenerator[HandInSession]:
         yield session
 
 
+async def shown(session: HandInSession, name: str | None) -> int:
+    """The id of the conversation with that name; without one the root, where `run` works. Raises NotFound."""
+    if name is not None:
+        return await found(session, name)
+    try:
+        return (await session.find(ROOT)).id
+    except NotFound:
+        raise NotFound(
+            f"the root conversation of session {session.key!r} has nothing to show: "
+            "name one of those that perdure ls lists"
+        ) from None
+
+
 async def found(session: HandInSession, name: str) -> int:
     """The id of the conversation with that key, or else with that number. Raises NotFound."""
     try:
@@ -34,10 +48,3 @@ async def found(session: HandInSession, name: str) -> int:
     known = [each.key or str(each.id) for each in await session.conversations(limit=10)]
     listed = f"the newest are {', '.join(known)}" if known else "there is none yet"
     raise NotFound(f"no conversation {name!r} in session {session.key!r}: {listed} (perdure ls shows them)")
-
-
-def number(value: str) -> int:
-    """A record's id. Raises UsageError."""
-    if not (value.isascii() and value.isdigit()) or not 0 < int(value) < 2**40:
-        raise UsageError(f"{value!r} is no id: perdure inspect shows the ids of tasks, inputs and questions")
-    return int(value)

@@ -11,6 +11,7 @@ import click
 import msgspec
 
 from perdure.commands.text import argument
+from perdure.errors import UsageError
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -55,6 +56,19 @@ def seconds(ctx: click.Context, param: click.Parameter, value: str | None) -> fl
     if not math.isfinite(found) or found <= 0:
         raise click.BadParameter(f"{value} is no time to wait: give a number of seconds above 0")
     return found
+
+
+def id_of(what: str) -> Callable[[click.Context, click.Parameter, str | None], int | None]:
+    """Reads the id of a record of that kind."""
+
+    def read(ctx: click.Context, param: click.Parameter, value: str | None) -> int | None:
+        if value is None:
+            return None
+        if not (value.isascii() and value.isdigit()) or not 0 < int(value[:20]) < 2**40:
+            raise UsageError(f"{argument(value)!r} is no {what} id: a number, see perdure inspect")
+        return int(value)
+
+    return read
 
 
 def _allowed(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> tuple[str, ...]:

@@ -7,11 +7,11 @@ import asyncio
 import click
 
 from perdure.commands.acting import acting
-from perdure.commands.options import Place, placed
+from perdure.commands.options import Place, id_of, placed
 
 
 @click.command()
-@click.argument("task", type=click.IntRange(1))
+@click.argument("task", callback=id_of("task"))
 @placed
 def retry(task: int, place: Place) -> int:
     """Let the held TASK go on: one that was parked, or whose outcome is uncertain."""

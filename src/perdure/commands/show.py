@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import click
 
-from perdure.commands.looked_at import found, looking
+from perdure.commands.looked_at import looking, shown
 from perdure.commands.options import Place, as_json_option, named, placed
 from perdure.commands.text import as_json, moment, one_line, visible
 from perdure.messages import AssistantMessage, Image, Message, Text, Thinking, ToolCall, ToolMessage
@@ -19,7 +19,7 @@ RESULT_LINES = 20
 
 
 @click.command()
-@click.argument("conversation", callback=named)
+@click.argument("conversation", required=False, callback=named)
 @placed
 @click.option(
     "--limit", default=100, show_default=True, metavar="N", type=click.IntRange(1), help="At most so many entries."
@@ -29,9 +29,9 @@ RESULT_LINES = 20
 @click.option("--full", is_flag=True, help="Tool results in full, and thinking.")
 @as_json_option
 def show(
-    conversation: str, place: Place, limit: int, before: int | None, everything: bool, full: bool, json: bool
+    conversation: str | None, place: Place, limit: int, before: int | None, everything: bool, full: bool, json: bool
 ) -> int:
-    """Show the transcript of CONVERSATION, a key or an id. Works beside the session's owner.
+    """Show the transcript of CONVERSATION, a key or an id; the root by default. Works beside the session's owner.
 
     The newest page, oldest entry first; the note at its end says how to get the one before it.
     """
@@ -45,10 +45,10 @@ def show(
     return 0
 
 
-async def _entries(place: Place, name: str, before: int | None, limit: int | None) -> tuple[list[Entry], bool]:
+async def _entries(place: Place, name: str | None, before: int | None, limit: int | None) -> tuple[list[Entry], bool]:
     """A page, oldest first, and whether there is more before it."""
     async with looking(place) as session:
-        chat = await session.find(await found(session, name))
+        chat = await session.find(await shown(session, name))
         if limit is None:
             return [entry async for entry in chat.history() if before is None or entry.id < before][::-1], False
         page = await chat.entries(before=None if before is None else EntryId(before), limit=limit + 1)

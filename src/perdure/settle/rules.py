@@ -131,7 +131,7 @@ def recovered(task: Task, *, crashed: bool) -> Task | None:
 
 def _reopened(checkpoint: Checkpoint, begun: Begun | None, crashes: int) -> Pending | Held:
     if crashes >= PARKED_AFTER:
-        detail = f"the process died {crashes} times while this task ran; retry() frees it"
+        detail = f"the process died {crashes} times while this task ran"
         return Held(checkpoint=checkpoint, reason="parked", detail=detail, begun=begun)
     return Pending(checkpoint=checkpoint, begun=begun)
 
