@@ -62,7 +62,7 @@ def place_write(tx: TaskTransaction, write: Submission) -> Entry:
 
 def place_input(tx: TaskTransaction, item: Submission, run: TaskId) -> Entry:
     """Append an input's user entry; the run has to answer it."""
-    entry = tx.append(item.conversation, USER, messages=(user_message(item.content),))
+    entry = tx.append(item.conversation, USER, messages=(user_message(item.content),), data={"submission": item.id})
     tx.put_submission(evolve(item, state=Placed(entry=entry.id, run=run), content=None))
     return entry
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -37,7 +38,7 @@ class Runner:
     async def run(self) -> None:
         try:
             while (task := self._published()) is not None:
-                await self._pass(task)
+                await self._step(task)
                 if self.invocation is not None and self.invocation.revoked:
                     return
         except (SessionClosed, StorageError):
@@ -53,23 +54,22 @@ class Runner:
             return None
         return task
 
-    async def _pass(self, task: Task) -> None:
-        """One step towards the task's next state: usually, to run its handler."""
+    def _step(self, task: Task) -> Awaitable[None]:
+        """One step towards the task's next state: usually, to run its handler.
+
+        Not a coroutine itself: thousands of runners may wait in their step at once.
+        """
         assert isinstance(task.state, Running)
         memory, space = self._line.memory, self._line.space
         if memory.tip.tasks.get(self.id) is not task:  # what is published was overtaken: never run it twice
-            await self._landed()
-        elif space.short:
-            await space.wait_to_start()
-        elif task.abort is not None and not drained(Candidate(memory.published), self.id):
+            return self._landed()
+        if space.short:
+            return space.wait_to_start()
+        if task.abort is not None and not drained(Candidate(memory.published), self.id):
             # marked before the phase it was reserved for started: the work below comes first (K31)
-            await self._leave(task, Pending(checkpoint=task.state.checkpoint, begun=task.state.begun))
-        else:
-            invocation = self._scheduler.take(task)
-            if isinstance(invocation, Held):
-                await self._leave(task, invocation)
-            else:
-                await self._invoke(invocation)
+            return self._leave(task, Pending(checkpoint=task.state.checkpoint, begun=task.state.begun))
+        invocation = self._scheduler.take(task)
+        return self._leave(task, invocation) if isinstance(invocation, Held) else self._invoke(invocation)
 
     async def _landed(self) -> None:
         """Wait until the tip is published, however that ends."""
