@@ -145,7 +145,7 @@ async def test_the_third_crash_without_progress_parks_a_task_until_retry(kernel:
 
     [held] = session.inspect().held
     assert (held.reason, held.crashes) == ("parked", 3)
-    assert "retry()" in (held.detail or "")
+    assert "died 3 times" in (held.detail or "")
     assert len(definition.seen) == 3
     definition.finish.set()
     await session.retry(task.id)
