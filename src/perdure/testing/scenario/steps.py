@@ -47,7 +47,7 @@ class Gone(TaskDefinition):
 async def take_step(session: Session) -> int | None:
     """Make the next step; its number, counted from 1, or None where all are made."""
     tally: dict[str, Any] = await session.snapshot(TALLY) or {"steps": 0, "ids": {}}
-    number = tally["steps"]
+    number: int = tally["steps"]
     if number >= len(STEPS):
         return None
     call = CALLS.get(STEPS[number])
