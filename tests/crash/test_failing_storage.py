@@ -87,10 +87,6 @@ def test_a_fault_of_handing_in_is_no_loss(how, seeds, tell):
     assert runs[0].struck
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="a tool function starts a turn of the loop after the last look at the storage: a fault may come between",
-)
 @pytest.mark.parametrize("how", ["full", "poison", "poison_after"])
 def test_no_effect_starts_while_nothing_can_be_recorded(how):
     runs = list(every_n("plain", how, 4, times=6 if how == "full" else 1))

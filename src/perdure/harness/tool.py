@@ -21,6 +21,7 @@ from perdure.harness.threads import in_thread
 from perdure.harness.usage import add_call
 from perdure.messages import ToolErrorCode, ToolMessage
 from perdure.records import Begun, Completed, Running
+from perdure.session.line import Line
 from perdure.tasks.definition import TaskDefinition, phase
 from perdure.tasks.invocation import Invocation
 from perdure.tasks.transaction import InvocationTransaction
@@ -126,7 +127,7 @@ class ToolTask(TaskDefinition, reserved=True):
             return Result(text=clip(f"{call.name} was not run. {told}", MOST_TOLD), error="invalid_arguments")
         telemetry, about = self.harness.telemetry, {"task": invocation.id, "tool": call.name}
         telemetry.emit("perdure.tool.begun", metadata=about)
-        work = _call(ready, call, validated)
+        work = _call(self.harness.line, ready, call, validated)
         running = Supervised(self.harness.watch, work, seconds=call.timeout, stoppable=ready.is_async)
         call.bound(running)
         try:
@@ -253,7 +254,12 @@ def _interrupted(invocation: Invocation, tool: Tool | None) -> bool:
     return begun.replay != "safe" or tool is None or tool.replay != "safe"
 
 
-async def _call(ready: ReadyTool, call: Call, arguments: dict[str, Any]) -> Any:
+async def _call(line: Line, ready: ReadyTool, call: Call, arguments: dict[str, Any]) -> Any:
+    while (
+        line.space.short
+    ):  # it may have got full since the call was taken: no effect starts that nobody can record (K5)
+        await line.space.wait_to_start()
+    line.check_fault()
     function: Callable[..., Any] = ready.tool.function
     args = (call,) if ready.takes_call else ()
     if ready.is_async:
