@@ -360,7 +360,7 @@ class Agreement(RuleBasedStateMachine):
             chat = await chosen(world, which)
             async with chat.commit() as tx:
                 if changed:
-                    (await tx.doc(TOKENS["as_of"]))["a"].append("at the fork")
+                    (await tx.doc(TOKENS["as_of"]))["d"] = "at the fork"
                 child = await tx.fork(chat.id, await an_entry(chat, entry), key=key)
                 tx.append(child.id, REMARK, data="born")
             return child.id
