@@ -1,6 +1,7 @@
 """What a power loss may leave, as pure functions over a file's changes; and the VFS in one process."""
 
 from random import Random
+from threading import Thread
 
 import apsw
 import pytest
@@ -157,6 +158,23 @@ def test_what_ends_at_a_point_is_told_to_the_crash_function(tmp_path):
         opened(tmp_path / "x.db", vfs.name)
 
     assert vfs.writes == 3
+
+
+def test_before_the_end_other_threads_go_on_for_a_breath(tmp_path):
+    order: list[str] = []
+    vfs = CrashingVFS("breathing", at=3, crash=lambda: order.append("end"), breath=0.2)
+
+    def pass_on() -> None:
+        while vfs.writes < 3:
+            pass
+        order.append("passed on")
+
+    other = Thread(target=pass_on)
+    other.start()
+    apsw.Connection(str(tmp_path / "a.db"), vfs=vfs.name).execute("create table t (n)")
+    other.join()
+
+    assert order == ["passed on", "end"]
 
 
 def test_a_number_that_never_comes_is_refused():

@@ -109,11 +109,12 @@ def parse_point(text: str) -> Point:
 
 
 def install_from_environment(
-    telemetry: Telemetry | None = None, environment: Mapping[str, str] | None = None
+    telemetry: Telemetry | None = None, environment: Mapping[str, str] | None = None, *, breath: float = 0.0
 ) -> str | None:
     """Arm what the parent asked for. The name of the VFS to open the store with, None for the usual one.
 
     A point at an event needs the `telemetry` that the event will be emitted on.
+    At a write or sync, the other threads of the child go on for a `breath` before its end, in seconds.
     """
     text = (os.environ if environment is None else environment).get(VARIABLE)
     if not text:
@@ -125,9 +126,9 @@ def install_from_environment(
         raise UsageError(f"{VARIABLE}={text}: an event was asked for, but no telemetry was given to wait for it on")
     at = None if point.io is None else point.at
     if point.keep is None:
-        vfs = CrashingVFS(VFS_NAME, at=at, on=point.io or "write", action=_plain(point))
+        vfs = CrashingVFS(VFS_NAME, at=at, on=point.io or "write", action=_plain(point), breath=breath)
     else:
-        vfs = PowerLossVFS(VFS_NAME, at=at, on=point.io or "write", keep=point.keep, seed=point.seed)
+        vfs = PowerLossVFS(VFS_NAME, at=at, on=point.io or "write", keep=point.keep, seed=point.seed, breath=breath)
     if point.io is None and telemetry is not None:
         kill_at(telemetry, point.on, point.at, vfs.lose_power if isinstance(vfs, PowerLossVFS) else kill_self)
     return _installed_as(vfs)

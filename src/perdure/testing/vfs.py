@@ -82,6 +82,7 @@ class CrashingVFS(apsw.VFS):
         action: Action = "before",
         crash: Callable[[], object] = kill_self,
         tally: str | None = None,
+        breath: float = 0.0,
         base: str = "",
     ) -> None:
         if at is not None and at < 1:
@@ -94,6 +95,8 @@ class CrashingVFS(apsw.VFS):
         self._on: On = on
         self._action: Action = action
         self._crash = crash
+        #: Before the end other threads go on for so many seconds: what they were told too early, they pass on.
+        self._breath = breath
         self._tally = None if tally is None else os.open(tally, os.O_WRONLY | os.O_CREAT, 0o600)
         #: Holds for the whole of a step: what another thread does waits for the end.
         self._lock = threading.RLock()
@@ -144,6 +147,8 @@ class CrashingVFS(apsw.VFS):
         if action is None:
             return
         if action in crashes:
+            if self._breath:
+                threading.Event().wait(self._breath)
             self._crash()
         elif action == "error" and "before" in crashes:
             raise apsw.exception_for(failed)
@@ -226,7 +231,15 @@ class PowerLossVFS(CrashingVFS):
     """
 
     def __init__(
-        self, name: str, *, keep: Keep = "drop", seed: int = 0, at: int | None = None, on: On = "write", base: str = ""
+        self,
+        name: str,
+        *,
+        keep: Keep = "drop",
+        seed: int = 0,
+        at: int | None = None,
+        on: On = "write",
+        breath: float = 0.0,
+        base: str = "",
     ) -> None:
         self._keep: Keep = keep
         self._chance = Random(seed)
@@ -238,7 +251,7 @@ class PowerLossVFS(CrashingVFS):
         self._databases: dict[str, None] = {}
         #: Files deleted since their directory was last synced, with what was synced of them.
         self._deleted: dict[str, bytes] = {}
-        super().__init__(name, at=at, on=on, crash=self.lose_power, base=base)
+        super().__init__(name, at=at, on=on, crash=self.lose_power, breath=breath, base=base)
 
     def lose_power(self) -> NoReturn:
         """Make the files what they are after a power loss now, and kill this process."""

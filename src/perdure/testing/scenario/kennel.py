@@ -40,6 +40,8 @@ from perdure.testing.scenario.stored import RawStore
 STORE = "store.db"
 NOTES = "notes"
 DIGEST = "digest"
+#: Whoever was told too early that something is durable has so long to pass it on, in seconds.
+BREATH = 0.002
 #: From <linux/prctl.h>: orphaned descendants become children of this process.
 _SUBREAPER = 36
 #: How long what a life leaves behind may take to end by itself, in seconds.
@@ -184,7 +186,7 @@ def _live(order: Order, stderr: Path) -> None:
 
 async def _work(order: Order) -> None:
     directory, clock, telemetry = Path(order.directory), SystemClock(), Telemetry()
-    vfs = install_from_environment(telemetry)
+    vfs = install_from_environment(telemetry, breath=BREATH)
     durability: Any = order.durability
     storage = await open_sqlite(directory / STORE, clock=clock, durability=durability, vfs=vfs, telemetry=telemetry)
     try:
