@@ -18,15 +18,18 @@ from typing import Any
 
 import pytest
 
+import perdure
 from perdure.messages import ToolMessage
 from perdure.records import Done
 from perdure.testing.crash import Point
-from perdure.testing.scenario.cast import EVENTS
+from perdure.testing.scenario.cast import BEFORE_EFFECT, EVENTS
 from perdure.testing.scenario.judge import at_end
 from perdure.testing.scenario.kennel import NOTES, STORE, Kennel
 from perdure.testing.scenario.notes import Accepted, Effect, Note, Notes, of
 from perdure.testing.scenario.ordeal import undergo
 from perdure.testing.scenario.stored import RawStore, Stored
+
+pytestmark = [pytest.mark.anyio, pytest.mark.invariant("O-1", "O-2", "O-3", "O-4")]
 
 VARIANTS = ("plain", "abort", "tasks", "kernel")
 #: The work of the writes is shared by so many tests, so that they can run side by side.
@@ -201,6 +204,25 @@ def test_a_run_survives_crashes_of_its_recovery(survey, variant):
         return [first, second]
 
     survey.chains(variant, map(chain, range(200 if survey.full else 8)))
+
+
+async def test_a_call_that_kills_its_process_three_times_is_parked_and_goes_on_when_told_to(kennel, place):
+    """H44: only the call that may be repeated runs again, and it is what the process dies of."""
+    directory = place()
+    directory.mkdir()
+    for life in (1, 2, 3):
+        assert kennel.run(directory, "plain", life=life, point=str(Point(BEFORE_EFFECT, 1))).killed
+
+    async with perdure.open(str(directory / STORE), model=None) as session:
+        [held] = session.inspect().held
+        await session.retry(held.id)
+
+    assert (held.label, held.reason, held.crashes) == ("look", "parked", 3)
+    assert "died 3 times" in (held.detail or "")
+    assert kennel.run(directory, "plain", life=4).code == 0
+    with RawStore(directory / STORE) as raw:
+        assert at_end(raw.records(), Notes(directory / NOTES), "plain") == []
+    shutil.rmtree(directory)
 
 
 # -- the disk fails -----------------------------------------------------------------------------
