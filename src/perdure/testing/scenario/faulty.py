@@ -40,11 +40,31 @@ class Weathered(msgspec.Struct, frozen=True, kw_only=True):
     early: list[str]
 
 
-def weather(variant: str, how: How, at: int, *, times: int = 1, op: Op = "commit", seed: int = 0) -> Weathered:
-    """Run a variant on a storage whose `at`-th write fails in this way, and judge it."""
+class CutOff(Failing):
+    """The connection is not back for the first lookups of what was lost."""
+
+    def __init__(self, *given: Any, lookups: int, **more: Any) -> None:
+        super().__init__(*given, **more)
+        self._lookups = lookups
+
+    def choose(self, op: Op) -> How | None:
+        if op == "find_commit":
+            return "lost" if self.count[op] <= self._lookups else None
+        return super().choose(op)
+
+
+def weather(
+    variant: str, how: How, at: int, *, times: int = 1, op: Op = "commit", lookups: int = 0, seed: int = 0
+) -> Weathered:
+    """Run a variant on a storage whose `at`-th write fails in this way, and judge it.
+
+    Where an acknowledgement is lost, so many `lookups` fail as well before one works.
+    """
 
     async def main(loop: SimulatedLoop) -> Weathered:
-        return await _Weather(loop, variant, how, at, times, op, seed).run()
+        clock = LoopClock(loop, seed, start=1_800_000_000.0)
+        failing = CutOff(MemoryStorage(clock), at, how, times=times, op=op, lookups=lookups)
+        return await _Weather(clock, failing, variant, at).run()
 
     return run(seed, main).value
 
@@ -52,12 +72,12 @@ def weather(variant: str, how: How, at: int, *, times: int = 1, op: Op = "commit
 class _Weather:
     """One run and its lives."""
 
-    def __init__(self, loop: SimulatedLoop, variant: str, how: How, at: int, times: int, op: Op, seed: int) -> None:
+    def __init__(self, clock: LoopClock, failing: Failing, variant: str, at: int) -> None:
         self._variant = variant
         self._at = at
-        self._clock = LoopClock(loop, seed, start=1_800_000_000.0)
-        self._memory = MemoryStorage(self._clock)
-        self._failing = Failing(self._memory, at, how, times=times, op=op)
+        self._clock = clock
+        self._memory: MemoryStorage = failing.inner  # type: ignore[assignment]
+        self._failing = failing
         self._notes = Notes()
         self._wrong: list[str] = []
         self._early: list[str] = []
