@@ -162,7 +162,7 @@ async def test_a_takeover_from_an_owner_frozen_in_a_commit_fails_soon_and_names_
         async with perdure.open(str(directory / STORE), take_over=True):
             pass
 
-    assert time.monotonic() - began < 5 + 3  # K1's five seconds, and room for a machine that is busy
+    assert time.monotonic() - began < 5 + 5  # K1's five seconds, and room for a machine that is busy
     assert f"process {owner.pid}, stopped (T)" in str(refused.value)
     assert "kill=True" in str(refused.value)
     assert thaw(owner) == "ended well"  # it was not harmed
