@@ -11,6 +11,8 @@ ARGS  ?=
 PYTEST := $(PY) -m pytest
 # The same run on every machine: sets and dicts of strings iterate alike.
 export PYTHONHASHSEED ?= 0
+# Bytecode is kept: suites that start many processes would compile everything in each of them.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help setup run check format test crash crash-short simulate bench-quick exports lock clean
@@ -53,8 +55,6 @@ simulate: $(STAMP) ## SEEDS simulated runs under a seeded scheduler
 
 bench-quick: $(STAMP) ## the bars of speed: under 50 s, exits 1 when one is missed
 	$(PY) benchmarks/quick.py
-
-
 
 exports: $(STAMP) ## write the snapshot of public names and signatures anew
 	$(PY) tests/architecture/test_exports.py

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -29,13 +30,19 @@ def module_name(path: Path) -> str:
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
+@cache
+def import_nodes(path: Path) -> list[ast.Import | ast.ImportFrom]:
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    return [node for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom)]
+
+
 def imports(path: Path) -> Iterator[tuple[int, str]]:
     """Line and dotted name of each import; `from a import b` counts as `a`."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in import_nodes(path):
         if isinstance(node, ast.Import):
             for alias in node.names:
                 yield node.lineno, alias.name
-        elif isinstance(node, ast.ImportFrom) and node.module is not None:
+        elif node.module is not None:
             yield node.lineno, node.module
 
 
@@ -80,7 +87,7 @@ def test_inside_the_package_names_come_from_where_they_are_defined(path: Path) -
     own = ["perdure", *path.relative_to(PACKAGE).parts[:1]] if path.parent != PACKAGE else ["perdure"]
     forbidden = {"perdure", ".".join(own)}
     problems: list[str] = []
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in import_nodes(path):
         if isinstance(node, ast.ImportFrom) and node.level:
             problems.append(f"line {node.lineno}: relative import")
         elif isinstance(node, ast.ImportFrom) and node.module in forbidden:

@@ -26,9 +26,9 @@ def pins(lock: str) -> dict[str, str]:
 def declared(lock: str) -> list[Requirement]:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     runtime, groups = project["project"]["dependencies"], project["dependency-groups"]
-    return [
-        Requirement(each) for each in {"runtime": runtime, "dev": runtime + groups["dev"], "lock": groups["lock"]}[lock]
-    ]
+    extras = [each for extra in project["project"]["optional-dependencies"].values() for each in extra]
+    dev = runtime + [each for each in extras if not each.startswith("perdure[")] + groups["dev"]
+    return [Requirement(each) for each in {"runtime": runtime, "dev": dev, "lock": groups["lock"]}[lock]]
 
 
 @pytest.mark.parametrize("lock", LOCKS)

@@ -32,6 +32,7 @@ BANNED_CALLS = {
 }
 BANNED_MODULES = frozenset({"uuid", "secrets"})
 SLEEPS = frozenset({"time.sleep", "asyncio.sleep", "anyio.sleep", "anyio.sleep_until"})
+SLEEP_NAMES = frozenset(name.split(".")[1] for name in SLEEPS)
 
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -68,7 +69,7 @@ def definitions(tree: ast.AST, prefix: str = "") -> Iterator[tuple[str, Function
         if isinstance(node, FunctionNode | ast.ClassDef):
             yield prefix + node.name, node
             yield from definitions(node, f"{prefix}{node.name}.")
-        else:
+        elif not isinstance(node, ast.expr):
             yield from definitions(node, prefix)
 
 
@@ -97,6 +98,7 @@ def excesses(path: Path) -> Iterator[Excess]:
             yield Excess("function", f"{where}::{name}", function_lines(node))
 
 
+@cache
 def sleeps(path: Path) -> set[tuple[str, str]]:
     """Where a test waits for real time, as the allowlist names it; `asyncio.sleep(0)` only yields."""
     found: set[tuple[str, str]] = set()
@@ -118,8 +120,8 @@ def is_sleep(node: ast.AST) -> bool:
     match node:
         case ast.Call(args=[ast.Constant(value=0)]):
             return False
-        case ast.Call(func=function):
-            return ast.unparse(function) in SLEEPS
+        case ast.Call(func=ast.Attribute(value=ast.Name(id=owner), attr=name)) if name in SLEEP_NAMES:
+            return f"{owner}.{name}" in SLEEPS
         case ast.ImportFrom(module="time" | "asyncio" | "anyio", names=names):
             return any(each.name == "sleep" for each in names)
         case _:
@@ -132,6 +134,7 @@ def is_allowed(place: tuple[str, str], entries: dict[tuple[str, str], str]) -> b
     return place in entries or (rule == "sleep" and (rule, where.split("::")[0]) in entries)
 
 
+@cache
 def all_excesses() -> list[Excess]:
     return [each for path in SOURCES for each in excesses(path)]
 

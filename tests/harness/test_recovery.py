@@ -253,7 +253,7 @@ async def test_a_recovered_request_is_the_same_request(world: Any):
 
 @pytest.mark.invariant("HA-23")
 @pytest.mark.parametrize("kept", [False, True], ids=["lost", "kept"])
-@pytest.mark.parametrize("at", range(1, 17))
+@pytest.mark.parametrize("at", [pytest.param(n, marks=pytest.mark.slow if n % 4 else ()) for n in range(1, 17)])
 async def test_wherever_the_process_dies_all_is_settled_nothing_unsafe_repeated_and_the_transcript_valid(
     world: Any, at: int, kept: bool
 ):
