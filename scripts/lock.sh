@@ -14,5 +14,5 @@ lock() {
 }
 
 lock requirements/runtime.txt pyproject.toml "$@"
-lock requirements/dev.txt pyproject.toml --group dev --constraint requirements/runtime.txt "$@"
+lock requirements/dev.txt pyproject.toml --all-extras --group dev --constraint requirements/runtime.txt "$@"
 lock requirements/lock.txt --group lock "$@"
