@@ -11,38 +11,44 @@ The map, from what you call down to what keeps it:
     storage · model · sandbox · schema     ports; adapters in backends, providers, sandboxes, schemas
 """
 
-from perdure.app.handing_in import HandInSession
-from perdure.app.looking import ReadSession
-from perdure.app.opening import Store, open, run, store
-from perdure.app.session import Session
-from perdure.errors import (
-    AlreadyAnswered,
-    ConversationBusy,
-    Fenced,
-    HandleExpired,
-    InvalidValue,
-    ModelError,
-    NotFound,
-    NotTaken,
-    OwnerGone,
-    PerdureError,
-    RequestConflict,
-    SessionOwned,
-    StorageError,
-    UsageError,
-)
-from perdure.harness.call import Call as ToolCall
-from perdure.harness.conversation import ConversationHandle as Conversation
-from perdure.harness.harness import RequestLimits, Settings
-from perdure.harness.registry import Block, CallToJudge, Extension, Registry, Rewrite, Tool, section, tool
-from perdure.harness.retry import RetryPolicy
-from perdure.harness.submissions import Answered, NotAnswered
-from perdure.harness.submissions import SubmissionHandle as Submission
-from perdure.session.documents import document
-from perdure.session.transaction import entry_kind
-from perdure.tasks.definition import TaskDefinition as Task
-from perdure.tasks.definition import phase
-from perdure.tasks.invocation import Invocation
+from typing import TYPE_CHECKING
+
+from perdure.public_names import __dir__ as __dir__
+from perdure.public_names import __getattr__ as __getattr__
+
+if TYPE_CHECKING:  # a name is loaded when it is first used: `perdure --help` needs none of them
+    from perdure.app.handing_in import HandInSession
+    from perdure.app.looking import ReadSession
+    from perdure.app.opening import Store, open, run, store
+    from perdure.app.session import Session
+    from perdure.errors import (
+        AlreadyAnswered,
+        ConversationBusy,
+        Fenced,
+        HandleExpired,
+        InvalidValue,
+        ModelError,
+        NotFound,
+        NotTaken,
+        OwnerGone,
+        PerdureError,
+        RequestConflict,
+        SessionOwned,
+        StorageError,
+        UsageError,
+    )
+    from perdure.harness.call import Call as ToolCall
+    from perdure.harness.conversation import ConversationHandle as Conversation
+    from perdure.harness.harness import RequestLimits, Settings
+    from perdure.harness.registry import Block, CallToJudge, Extension, Registry, Rewrite, Tool, section, tool
+    from perdure.harness.retry import RetryPolicy
+    from perdure.harness.submissions import Answered, NotAnswered
+    from perdure.harness.submissions import SubmissionHandle as Submission
+    from perdure.session.documents import document
+    from perdure.session.transaction import entry_kind
+    from perdure.tasks.definition import TaskDefinition as Task
+    from perdure.tasks.definition import phase
+    from perdure.tasks.invocation import Invocation
 
 __all__ = [
     "AlreadyAnswered",

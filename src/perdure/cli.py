@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 
 import click
 
-from perdure.commands.text import visible
+from perdure.commands.visible import visible
 from perdure.errors import NotFound, PerdureError, UsageError
 
 #: Command: (module, attribute, what `--help` says of it).
@@ -52,6 +52,14 @@ class Commands(click.Group):
         module, attribute, _ = COMMANDS[cmd_name]
         found: click.Command = getattr(importlib.import_module(module), attribute)
         return found
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and args[0] not in COMMANDS and not args[0].startswith("-"):
+            suggest = importlib.import_module("perdure.commands.suggestions").did_you_mean
+            raise click.UsageError(f"there is no command {args[0]!r}{suggest(args[0], COMMANDS)}", ctx)
+        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):

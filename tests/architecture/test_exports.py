@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import ast
 import difflib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
+
+from perdure.public_names import PLACES
 
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src"
@@ -33,13 +35,22 @@ def packages() -> list[str]:
     return sorted(".".join(file.parent.relative_to(SOURCE).parts) for file in SOURCE.rglob("__init__.py"))
 
 
+def statements(body: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
+    """Those of a module, with those under an `if`: names that are loaded late are imported for type checkers only."""
+    for node in body:
+        yield node
+        if isinstance(node, ast.If):
+            yield from statements(node.body)
+
+
 def reexports(module: str) -> Iterator[tuple[str, str, str]]:
     """What a module re-exports: the name, the module it is taken from, its name there."""
     tree = parsed(module)
-    for node in tree.body if tree else ():
+    for node in statements(tree.body if tree else ()):
         if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "perdure":
             for alias in node.names:
-                yield alias.asname or alias.name, node.module, alias.name
+                if not alias.name.startswith("__"):
+                    yield alias.asname or alias.name, node.module, alias.name
 
 
 def definitions(module: str, name: str) -> list[Definition]:
@@ -110,6 +121,11 @@ def snapshot() -> str:
             )
             lines += [f"{name}  ({module})"] + [f"    {line}" for node in made for line in lines_of(node)] + [""]
     return "\n".join(lines)
+
+
+def test_the_names_that_are_loaded_late_are_those_that_are_imported_for_type_checkers() -> None:
+    imported = {name: (module, original) for name, module, original in reexports("perdure")}
+    assert dict(PLACES) == imported
 
 
 def test_the_public_names_and_signatures_are_those_of_the_snapshot() -> None:

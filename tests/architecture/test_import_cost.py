@@ -40,3 +40,17 @@ def test_importing_perdure_loads_no_adapter_and_no_test_kit() -> None:
         if name.startswith(tuple(f"perdure.{each}" for each in packages))
     )
     assert not wrong, f"import perdure loads {wrong}"
+
+
+@pytest.mark.slow
+def test_the_help_of_the_command_line_loads_nothing_but_the_command_line() -> None:
+    script = (
+        "import sys, contextlib\nfrom perdure.cli import main\n"
+        "with contextlib.suppress(SystemExit): sys.argv[1:] = ['--help']; main()\n"
+        "print('\\n'.join(name for name in sys.modules), file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    loaded = done.stderr.split()
+    assert "Commands:" in done.stdout
+    assert sorted(name for name in loaded if name.split(".")[0] in {"asyncio", "msgspec", *(HEAVY - {"click"})}) == []
+    assert len([name for name in loaded if name.startswith("perdure")]) <= 6

@@ -196,6 +196,16 @@ def test_imports_stand_at_the_top_of_a_module() -> None:
     assert not inside, inside
 
 
+def is_reexport(node: ast.stmt) -> bool:
+    return isinstance(node, ast.ImportFrom) and node.module is not None
+
+
+def is_lazy_reexport(node: ast.stmt) -> bool:
+    """Imports for type checkers, of names that are loaded when they are used."""
+    lazy = isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING" and not node.orelse
+    return lazy and all(map(is_reexport, node.body))
+
+
 def test_an_init_is_a_docstring_and_re_exports() -> None:
     problems: list[str] = []
     for path in SOURCES:
@@ -205,8 +215,7 @@ def test_an_init_is_a_docstring_and_re_exports() -> None:
         rest = tree.body[1:] if ast.get_docstring(tree) is not None else tree.body
         for node in rest:
             is_all = isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__"
-            is_reexport = isinstance(node, ast.ImportFrom) and node.module is not None
-            if not (is_all or is_reexport):
+            if not (is_all or is_reexport(node) or is_lazy_reexport(node)):
                 problems.append(f"{relative(path)}:{node.lineno}: {ast.unparse(node).splitlines()[0]}")
     assert not problems, problems
 

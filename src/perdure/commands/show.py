@@ -10,7 +10,8 @@ import click
 
 from perdure.commands.looked_at import looking, shown
 from perdure.commands.options import Place, as_json_option, named, placed
-from perdure.commands.text import as_json, moment, one_line, visible
+from perdure.commands.text import as_json, moment, one_line
+from perdure.commands.visible import visible
 from perdure.messages import AssistantMessage, Image, Message, Text, Thinking, ToolCall, ToolMessage
 from perdure.records import Entry, EntryId
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 from perdure.commands.output import Output
-from perdure.commands.text import as_json, one_line, visible
+from perdure.commands.text import as_json, one_line
 from perdure.commands.trail import UNFINISHED, Event
+from perdure.commands.visible import visible
 from perdure.messages import AssistantMessage, ToolMessage, calls_of
 from perdure.records import Entry
 

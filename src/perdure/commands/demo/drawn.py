@@ -12,7 +12,8 @@ from rich.text import Text
 
 from perdure.clock import Clock
 from perdure.commands.demo.timeline import Counts, What
-from perdure.commands.text import one_line, visible
+from perdure.commands.text import one_line
+from perdure.commands.visible import visible
 
 #: A sign and a style for each kind of event.
 _SIGNS: dict[What, tuple[str, str]] = {

@@ -9,7 +9,8 @@ from typing import Any, Literal, Protocol, TextIO
 import msgspec
 
 from perdure.clock import Clock
-from perdure.commands.text import one_line, visible
+from perdure.commands.text import one_line
+from perdure.commands.visible import visible
 
 What = Literal["start", "accepted", "again", "entry", "unknown", "effect", "answer", "KILL", "left", "stderr", "close"]
 

@@ -1,0 +1,71 @@
+"""What `perdure` offers, each name loaded when it is first used: `perdure --help` needs none of them.
+
+`perdure/__init__.py` has the same names as imports, for type checkers and readers.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+#: Name: (module, its name there).
+PLACES: Mapping[str, tuple[str, str]] = {
+    "AlreadyAnswered": ("perdure.errors", "AlreadyAnswered"),
+    "Answered": ("perdure.harness.submissions", "Answered"),
+    "Block": ("perdure.harness.registry", "Block"),
+    "CallToJudge": ("perdure.harness.registry", "CallToJudge"),
+    "Conversation": ("perdure.harness.conversation", "ConversationHandle"),
+    "ConversationBusy": ("perdure.errors", "ConversationBusy"),
+    "Extension": ("perdure.harness.registry", "Extension"),
+    "Fenced": ("perdure.errors", "Fenced"),
+    "HandInSession": ("perdure.app.handing_in", "HandInSession"),
+    "HandleExpired": ("perdure.errors", "HandleExpired"),
+    "InvalidValue": ("perdure.errors", "InvalidValue"),
+    "Invocation": ("perdure.tasks.invocation", "Invocation"),
+    "ModelError": ("perdure.errors", "ModelError"),
+    "NotAnswered": ("perdure.harness.submissions", "NotAnswered"),
+    "NotFound": ("perdure.errors", "NotFound"),
+    "NotTaken": ("perdure.errors", "NotTaken"),
+    "OwnerGone": ("perdure.errors", "OwnerGone"),
+    "PerdureError": ("perdure.errors", "PerdureError"),
+    "ReadSession": ("perdure.app.looking", "ReadSession"),
+    "Registry": ("perdure.harness.registry", "Registry"),
+    "RequestConflict": ("perdure.errors", "RequestConflict"),
+    "RequestLimits": ("perdure.harness.harness", "RequestLimits"),
+    "RetryPolicy": ("perdure.harness.retry", "RetryPolicy"),
+    "Rewrite": ("perdure.harness.registry", "Rewrite"),
+    "Session": ("perdure.app.session", "Session"),
+    "SessionOwned": ("perdure.errors", "SessionOwned"),
+    "Settings": ("perdure.harness.harness", "Settings"),
+    "StorageError": ("perdure.errors", "StorageError"),
+    "Store": ("perdure.app.opening", "Store"),
+    "Submission": ("perdure.harness.submissions", "SubmissionHandle"),
+    "Task": ("perdure.tasks.definition", "TaskDefinition"),
+    "Tool": ("perdure.harness.registry", "Tool"),
+    "ToolCall": ("perdure.harness.call", "Call"),
+    "UsageError": ("perdure.errors", "UsageError"),
+    "document": ("perdure.session.documents", "document"),
+    "entry_kind": ("perdure.session.transaction", "entry_kind"),
+    "open": ("perdure.app.opening", "open"),
+    "phase": ("perdure.tasks.definition", "phase"),
+    "run": ("perdure.app.opening", "run"),
+    "section": ("perdure.harness.registry", "section"),
+    "store": ("perdure.app.opening", "store"),
+    "tool": ("perdure.harness.registry", "tool"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    """A name of `perdure`, for `from perdure import name` and `perdure.name`."""
+    if name not in PLACES:
+        raise AttributeError(f"module 'perdure' has no attribute {name!r}")
+    module, attribute = PLACES[name]
+    found = getattr(importlib.import_module(module), attribute)
+    setattr(sys.modules["perdure"], name, found)
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*vars(sys.modules["perdure"]), *PLACES})
