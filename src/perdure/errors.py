@@ -160,3 +160,7 @@ class InvalidArguments(PerdureError):
 
 class SandboxError(PerdureError):
     """A file or process operation in the sandbox failed; the message is written for the model."""
+
+
+class FileChanged(SandboxError):
+    """A file is not the one any more that it was when it was looked at; nothing was written."""

@@ -14,6 +14,10 @@ class FileInfo(msgspec.Struct, frozen=True, kw_only=True):
     path: str  #: absolute, symbolic links resolved
     kind: Literal["file", "directory", "other"]
     size: int
+    #: Of a file: another one after each change of its content. Opaque; empty where the sandbox cannot tell.
+    version: str = ""
+    #: Of a file: how many names it has (hard links).
+    links: int = 1
 
 
 class Exit(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,8 +53,11 @@ class Sandbox(Protocol):
 
     async def read(self, path: str, *, offset: int = 0, limit: int | None = None) -> bytes: ...
 
-    async def write(self, path: str, content: bytes) -> None:
-        """Whole and atomic: readers see the old content or the new. Parent directories are made."""
+    async def write(self, path: str, content: bytes, *, expected: str | None = None) -> None:
+        """Whole and atomic: readers see the old content or the new. Parent directories are made.
+
+        With `expected`, only while the file still has that version; else FileChanged, and nothing was written.
+        """
         ...
 
     async def run(

@@ -3,32 +3,46 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+import fcntl
 import heapq
 import os
 import stat
 import threading
 from collections.abc import Generator
 
-from perdure.errors import SandboxError
+from perdure.errors import FileChanged, SandboxError
 from perdure.sandbox import FileInfo
 
 #: The most that one read returns.
 MOST_BYTES = 64 * 1024 * 1024
-#: Begins the names of files that are being written. A killed process may leave one.
+PIECE = 1024 * 1024
+#: Begins the names of files that are being written, where the file system does not know files without a name.
 TEMPORARY = ".perdure-"
+#: How long such a file must not have been written to before another write takes it for one that was left, in seconds.
+LEFT_AFTER = 60
+
+#: Directories that this process has looked through for files that were left.
+_swept: set[tuple[int, int]] = set()
+MOST_SWEPT = 10_000
 
 
 def resolve(root: str, path: str, *, confined: bool) -> str:
-    """The absolute path without symbolic links. Raises SandboxError for one outside of `root` when `confined`."""
+    """The absolute path without symbolic links. Raises SandboxError for one outside of `root` when `confined`.
+
+    A leading `~` is the home directory, as in a shell; `./~` is a file of that name.
+    """
     if not path or "\0" in path:
         raise SandboxError(f"{path!r} is no path")
     try:
-        found = os.path.realpath(os.path.join(root, path))
+        expanded = os.path.expanduser(path) if path.startswith("~") else path
+        found = os.path.realpath(os.path.join(root, expanded))
         os.fsencode(found)
     except (OSError, ValueError) as error:
         raise SandboxError(f"{path!r} is no path: {error}") from error
     if confined and found != root and not found.startswith(root.rstrip("/") + "/"):
-        raise SandboxError(f"{path} is outside of {root}: only files below that directory can be reached")
+        led = "" if os.path.normpath(os.path.join(root, expanded)) == found else f", it leads to {found}"
+        raise SandboxError(f"{path} is outside of {root}{led}: only files below that directory can be reached")
     return found
 
 
@@ -38,8 +52,14 @@ def info(path: str) -> FileInfo | None:
             found = os.stat(path)
         except (FileNotFoundError, NotADirectoryError):
             return None
-        kind = "file" if stat.S_ISREG(found.st_mode) else "directory" if stat.S_ISDIR(found.st_mode) else "other"
-        return FileInfo(path=path, kind=kind, size=found.st_size)
+        if stat.S_ISREG(found.st_mode):
+            return FileInfo(path=path, kind="file", size=found.st_size, version=version_of(found), links=found.st_nlink)
+        return FileInfo(path=path, kind="directory" if stat.S_ISDIR(found.st_mode) else "other", size=found.st_size)
+
+
+def version_of(found: os.stat_result) -> str:
+    """Another one whenever the file was replaced or written to. A change of its mode is none of its content."""
+    return f"{found.st_ino:x}-{found.st_size:x}-{found.st_mtime_ns:x}"
 
 
 def names(path: str, limit: int) -> tuple[str, ...]:
@@ -50,14 +70,14 @@ def names(path: str, limit: int) -> tuple[str, ...]:
 
 def read(path: str, offset: int, limit: int | None) -> bytes:
     with _named(path):
+        _check_file(path, os.stat(path))  # before it is opened: to open a device may be to use it
         # Without O_NONBLOCK, opening a pipe that nobody writes would wait for ever.
-        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
         try:
             found = os.fstat(handle)
-            if not stat.S_ISREG(found.st_mode):
-                raise SandboxError(f"{path} is {_what(found.st_mode)}, not a file")
+            _check_file(path, found)
             wanted = MOST_BYTES + 1 if limit is None else min(limit, MOST_BYTES)
-            content = _read_all(handle, offset, wanted)
+            content = _read_all(handle, offset, wanted, found.st_size)
         finally:
             os.close(handle)
         if len(content) > MOST_BYTES:
@@ -67,26 +87,32 @@ def read(path: str, offset: int, limit: int | None) -> bytes:
         return content
 
 
-def _read_all(handle: int, offset: int, wanted: int) -> bytes:
-    """Until the end or enough: sizes cannot be trusted, files of /proc say 0."""
+def _check_file(path: str, found: os.stat_result) -> None:
+    if not stat.S_ISREG(found.st_mode):
+        raise SandboxError(f"{path} is {_what(found.st_mode)}, not a file")
+
+
+def _read_all(handle: int, offset: int, wanted: int, size: int) -> bytes:
+    """Until the end or enough: sizes are only a hint, files of /proc say 0."""
     pieces: list[bytes] = []
-    while wanted > 0 and (piece := os.pread(handle, min(wanted, 1024 * 1024), offset)):
+    while wanted > 0 and (piece := os.pread(handle, min(wanted, max(PIECE, size - offset)), offset)):
         pieces.append(piece)
         offset += len(piece)
         wanted -= len(piece)
-    return b"".join(pieces)
+    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
 class Write:
-    """One atomic write: into a file beside the target, synced, then renamed over it.
+    """One atomic write: into a file beside the target that has no name yet, synced, then put in its place.
 
-    Other hard links of the target keep the old content.
+    Mode, owner and attributes of the target are kept. Its other names (hard links) keep the old content.
     """
 
-    def __init__(self, path: str, content: bytes, temporary: str) -> None:
+    def __init__(self, path: str, content: bytes, temporary: str, *, expected: str | None = None) -> None:
         self._path = path
         self._content = content
-        self._temporary = os.path.join(os.path.dirname(path), TEMPORARY + temporary)
+        self._temporary = TEMPORARY + temporary
+        self._expected = expected
         self._abandoned = threading.Event()
 
     def abandon(self) -> None:
@@ -94,51 +120,165 @@ class Write:
         self._abandoned.set()
 
     def run(self) -> None:
-        with _named(self._path):
+        beside = os.path.dirname(self._path)
+        with _named(self._path, "it is as it was"):
             old = self._old()
-            os.makedirs(os.path.dirname(self._path), exist_ok=True)
-            handle = os.open(self._temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
-            try:
-                try:
-                    self._fill(handle, old)
-                finally:
-                    os.close(handle)
-                if self._abandoned.is_set():
-                    raise SandboxError(f"writing {self._path} was stopped; it is as it was")
-                os.rename(self._temporary, self._path)
-            except BaseException:
-                with contextlib.suppress(OSError):
-                    os.unlink(self._temporary)
-                raise
-            _sync_directory(os.path.dirname(self._path))
+            _make_directory(beside)
+            directory = os.open(beside, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            with _named(self._path, "it is as it was"):
+                self._replace(directory, old)
+            with _named(self._path, "it was written, but the disk may not keep it"):
+                os.fsync(directory)
+        finally:
+            os.close(directory)
 
     def _old(self) -> os.stat_result | None:
         """What is replaced. A rename needs no right to write the file itself, so that is asked for here."""
         try:
             found = os.stat(self._path)
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return None
-        if not stat.S_ISREG(found.st_mode):
-            raise SandboxError(f"{self._path} is {_what(found.st_mode)}, not a file")
+        _check_file(self._path, found)
         if not os.access(self._path, os.W_OK):
             raise SandboxError(f"{self._path} is read-only: permission denied")
         return found
 
+    def _replace(self, directory: int, old: os.stat_result | None) -> None:
+        handle, named = self._begin(directory, private=old is not None)
+        try:
+            self._fill(handle, old)
+            _sweep(directory, os.fstat(handle).st_mtime)
+            self._check(old)
+            name = os.path.basename(self._path)
+            if named or old is not None or not _link(handle, name, directory):  # only a rename replaces what is there
+                named = named or _link(handle, self._temporary, directory)
+                os.rename(self._temporary, name, src_dir_fd=directory, dst_dir_fd=directory)
+        except BaseException as error:
+            if named:
+                with contextlib.suppress(OSError):
+                    os.unlink(self._temporary, dir_fd=directory)
+            if isinstance(error, OSError) and error.errno == errno.EBUSY:
+                raise SandboxError(f"{self._path} is mounted by itself: write into it with a command instead") from None
+            raise
+        finally:
+            os.close(handle)
+
+    def _begin(self, directory: int, *, private: bool) -> tuple[int, bool]:
+        """A file to write into, and whether it has a name. One without ends with this process, whatever happens."""
+        mode = 0o600 if private else 0o666
+        flags = os.O_WRONLY | os.O_CLOEXEC
+        try:
+            unnamed = getattr(os, "O_TMPFILE", 0)
+            if unnamed and os.path.isdir("/proc/self/fd"):
+                with contextlib.suppress(OSError):
+                    return os.open(f"/proc/self/fd/{directory}", flags | unnamed, mode), False
+            handle = os.open(self._temporary, flags | os.O_CREAT | os.O_EXCL, mode, dir_fd=directory)
+        except OSError as error:
+            if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+                beside, reason = os.path.dirname(self._path), os.strerror(error.errno).lower()
+                raise SandboxError(f"{self._path} cannot be written: {reason} in {beside}") from error
+            raise
+        with contextlib.suppress(OSError):
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)  # it is not a left one while this process lives
+        return handle, True
+
     def _fill(self, handle: int, old: os.stat_result | None) -> None:
-        if old is not None:
-            with contextlib.suppress(OSError):  # only root may give files away
-                os.fchown(handle, old.st_uid, old.st_gid)
-            os.fchmod(handle, stat.S_IMODE(old.st_mode))
         rest = memoryview(self._content)
         while rest:
             rest = rest[os.write(handle, rest) :]
+        if old is not None:  # after the content: writing takes capabilities and set-id bits away
+            _dress(handle, self._path, old)
         os.fsync(handle)
 
+    def _check(self, old: os.stat_result | None) -> None:
+        """The last look before it happens."""
+        if self._abandoned.is_set():
+            raise SandboxError(f"writing {self._path} was stopped; it is as it was")
+        if self._expected is None:
+            return
+        try:
+            now = None if old is None else version_of(os.stat(self._path))
+        except FileNotFoundError:
+            now = None
+        if now != self._expected:
+            raise FileChanged(f"{self._path} was changed meanwhile: nothing was written, read it again")
 
-def _sync_directory(path: str) -> None:
-    handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+
+def _link(handle: int, name: str, directory: int) -> bool:
+    """Give a file without a name one; False where something has it."""
     try:
-        os.fsync(handle)
+        os.link(f"/proc/self/fd/{handle}", name, src_dir_fd=directory, dst_dir_fd=directory, follow_symlinks=True)
+    except FileExistsError:
+        return False
+    return True
+
+
+def _dress(handle: int, path: str, old: os.stat_result) -> None:
+    """Give a file owner, mode and attributes of another, as far as this user may."""
+    mode = stat.S_IMODE(old.st_mode)
+    try:
+        os.fchown(handle, old.st_uid, old.st_gid)
+    except OSError:  # only root may give files away
+        with contextlib.suppress(OSError):
+            os.fchown(handle, -1, old.st_gid)
+        if os.fstat(handle).st_uid != old.st_uid:
+            mode &= ~(stat.S_ISUID | stat.S_ISGID)
+    os.fchmod(handle, mode)
+    if not hasattr(os, "listxattr"):
+        return
+    with contextlib.suppress(OSError):
+        kept = os.listxattr(path)
+        for name in os.listxattr(handle):
+            if name not in kept:  # a default of its directory that the old one did not have
+                with contextlib.suppress(OSError):
+                    os.removexattr(handle, name)
+        for name in kept:
+            with contextlib.suppress(OSError):
+                os.setxattr(handle, name, os.getxattr(path, name))
+
+
+def _make_directory(path: str) -> None:
+    """With its parents, all of which are on the disk afterwards."""
+    missing: list[str] = []
+    while not os.path.isdir(path):
+        missing.append(path)
+        path = os.path.dirname(path)
+    for each in reversed(missing):
+        try:
+            os.mkdir(each)
+        except FileExistsError:
+            if not os.path.isdir(each):
+                raise SandboxError(f"{each} is a file, not a directory: nothing can be below it") from None
+        parent = os.open(os.path.dirname(each), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(parent)
+        finally:
+            os.close(parent)
+
+
+def _sweep(directory: int, now: float) -> None:
+    """Remove what a killed process left in a directory while it wrote. Once for each directory is enough."""
+    about = os.fstat(directory)
+    key = (about.st_dev, about.st_ino)
+    if key in _swept:
+        return
+    if len(_swept) >= MOST_SWEPT:
+        _swept.clear()
+    _swept.add(key)
+    with contextlib.suppress(OSError), os.scandir(directory) as entries:
+        for entry in entries:
+            if entry.name.startswith(TEMPORARY) and entry.is_file(follow_symlinks=False):
+                with contextlib.suppress(OSError):
+                    _remove_left(entry.name, directory, now)
+
+
+def _remove_left(name: str, directory: int, now: float) -> None:
+    handle = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=directory)
+    try:
+        if now - os.fstat(handle).st_mtime > LEFT_AFTER:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)  # refused while its writer lives
+            os.unlink(name, dir_fd=directory)
     finally:
         os.close(handle)
 
@@ -149,10 +289,10 @@ def _what(mode: int) -> str:
 
 
 @contextlib.contextmanager
-def _named(path: str) -> Generator[None]:
+def _named(path: str, note: str = "") -> Generator[None]:
     """Errors of the system as SandboxError that names the path."""
     try:
         yield
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        raise SandboxError(f"{path}: {reason.lower()}") from error
+        raise SandboxError(f"{path}: {reason.lower()}{f'; {note}' if note else ''}") from error

@@ -94,12 +94,13 @@ class LocalSandbox:
             raise SandboxError(f"offset and limit count bytes from 0, not {offset} and {limit}")
         return await self._blocking(lambda: files.read(self._resolve(path), offset, limit), "read")
 
-    async def write(self, path: str, content: bytes) -> None:
-        """Durable on return. Keeps the mode of a file that was there, writes through symbolic links.
+    async def write(self, path: str, content: bytes, *, expected: str | None = None) -> None:
+        """Durable on return. Keeps mode, owner and attributes of a file that was there, writes through symbolic links.
 
         When cancelled, it waits up to 2.5 s for the disk, and from then on the write happens no more.
         """
-        write = files.Write(await self._blocking(lambda: self._resolve(path), "resolve"), content, self._temporary())
+        target = await self._blocking(lambda: self._resolve(path), "resolve")
+        write = files.Write(target, content, self._temporary(), expected=expected)
         writing = threads.start(write.run, "write")
         try:
             await asyncio.shield(writing)
