@@ -12,6 +12,13 @@ ADAPTERS: Mapping[str, tuple[str, str]] = {
     "storage:memory": ("perdure.backends.memory", "MemoryStorage"),
     "storage:sqlite": ("perdure.backends.sqlite", "open_sqlite"),
     "model:demo": ("perdure.providers.demo", "open_model"),
+    **{
+        f"model:{prefix}": ("perdure.providers.vendors", "open_model")
+        for prefix in (
+            *("openai", "openai-chat", "anthropic", "google"),
+            *("ollama", "llama-server", "vllm", "lm-studio", "http", "https"),
+        )
+    },
     "schema": ("perdure.schemas.pydantic", "PydanticSchema"),
     "sandbox:local": ("perdure.sandboxes.local", "LocalSandbox"),
     "process-state": ("perdure.backends.sqlite_workers", "state"),

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from perdure.app.adapters import LazySchema
+from perdure.app.models import ModelFinder
 from perdure.app.session import Session
 from perdure.clock import Clock
 from perdure.errors import NotFound
@@ -256,10 +257,9 @@ class ReadSubmission:
 
 
 def _at_rest(line: Line) -> Session:
-    harness = Harness(
-        line, Registry(), models=lambda name: None, schema=LazySchema(), sandbox=None, defaults=Defaults()
-    )
-    return Session(line, harness)
+    models = ModelFinder({}, None, line.clock)
+    harness = Harness(line, Registry(), models=models, schema=LazySchema(), sandbox=None, defaults=Defaults())
+    return Session(line, harness, models)
 
 
 def _just_before(key: str) -> str:

@@ -10,9 +10,10 @@ from typing import Any, Literal, TypeVar, overload
 
 import msgspec
 
-from perdure.app.adapters import ADAPTERS, LazySchema, adapter
+from perdure.app.adapters import LazySchema, adapter
 from perdure.app.handing_in import HandInSession
 from perdure.app.looking import ReadSession
+from perdure.app.models import ModelFinder
 from perdure.app.session import Session
 from perdure.clock import Clock, SystemClock
 from perdure.errors import UsageError
@@ -105,9 +106,9 @@ async def open_session(
         progress_interval=progress_interval,
     )
     line, crashed = await open_line(storage, key, clock=clock, telemetry=telemetry, take_over=take_over, kill=kill)
-    finder, schema = _finder(models or {}, model, clock), schema or LazySchema()
+    finder, schema = ModelFinder(models or {}, model, clock), schema or LazySchema()
     harness = Harness(line, registry or Registry(), models=finder, schema=schema, sandbox=sandbox, defaults=defaults)
-    session = Session(line, harness)
+    session = Session(line, harness, finder)
     try:
         await session.start(crashed)
     except BaseException:
@@ -132,20 +133,6 @@ def _with_model(settings: Settings, model: str | Model | None) -> Settings:
     if settings.model is not None or model is None:
         return settings
     return msgspec.structs.replace(settings, model=model if isinstance(model, str) else model.name)
-
-
-def _finder(models: Mapping[str, Model], model: str | Model | None, clock: Clock) -> Callable[[str], Model | None]:
-    known = dict(models)
-    if model is not None and not isinstance(model, str):
-        known[model.name] = model
-
-    def find(name: str) -> Model | None:
-        found = known.get(name)
-        if found is None and f"model:{name.partition(':')[0]}" in ADAPTERS:
-            found = known[name] = adapter(f"model:{name.partition(':')[0]}")(name, clock)
-        return found
-
-    return find
 
 
 @asynccontextmanager

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, cast
 
 from perdure.app.keeping import Keeping
+from perdure.app.models import ModelFinder
 from perdure.errors import NotFound, UsageError
 from perdure.harness.conversation import ConversationHandle
 from perdure.harness.harness import Harness
@@ -42,9 +43,10 @@ from perdure.tasks.transaction import TaskTransaction
 class Session(Keeping):
     """One open session of a store. Made by `perdure.open`; closes with its block."""
 
-    def __init__(self, line: Line, harness: Harness) -> None:
+    def __init__(self, line: Line, harness: Harness, models: ModelFinder) -> None:
         self._line = line
         self._harness = harness
+        self._models = models
         self.telemetry = line.telemetry
         self.key = line.session
         #: The worker that owns the session: this process.
@@ -184,6 +186,7 @@ class Session(Keeping):
         await self._intake.close()
         await self._harness.scheduler.close()
         self._harness.close()
+        await self._models.close()
         await self._line.close()
         if self._line.fault is None:
             await self._line.storage.release(self._line.claim)

@@ -1,0 +1,168 @@
+"""What a failure means for who asked: its kind, how long to wait, and a text without secrets (H13, I39, I48)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any, cast
+
+import httpx2
+import msgspec
+from pydantic_ai.exceptions import (
+    ContentFilterError,
+    ModelAPIError,
+    ModelAuthenticationError,
+    ModelConnectionError,
+    ModelContextWindowExceededError,
+    ModelHTTPError,
+    ModelNotFoundError,
+    ModelQuotaExceededError,
+    ModelRateLimitError,
+    ModelRequestRejectedError,
+    ModelServerError,
+    ModelTimeoutError,
+    ModelUnavailableError,
+    UnexpectedModelBehavior,
+    UserError,
+)
+
+from perdure.errors import ModelError
+from perdure.providers.hints import wait_hint
+from perdure.providers.redaction import redacted
+from perdure.providers.vendors import Target
+from perdure.values import clean_text
+
+#: What is kept of a server's own words, in characters.
+MOST_SAID = 500
+#: What is looked at of them: a server may send a page.
+_MOST_READ = 20_000
+
+#: How servers other than the vendors' own say that the input does not fit.
+_OVERFLOW = re.compile(
+    r"context[ _](?:length|window|size|limit)|exceeds? (?:the )?(?:available )?context|too many (?:input )?tokens"
+    r"|(?:prompt|input|request) is too (?:long|large)|request_too_large"
+    r"|maximum (?:context|number of tokens|prompt length)",
+    re.IGNORECASE,
+)
+_QUOTA = re.compile(
+    r"insufficient[_ ](?:quota|balance|credit)|credit balance|billing|exceeded your current quota", re.I
+)
+
+_BY_CLASS: tuple[tuple[type[Exception], str], ...] = (
+    (ModelContextWindowExceededError, "overflow"),
+    (ModelQuotaExceededError, "quota"),
+    (ModelRateLimitError, "rate_limited"),
+    (ModelAuthenticationError, "auth"),
+    (ModelNotFoundError, "invalid"),
+    (ModelUnavailableError, "retryable"),
+    (ModelServerError, "retryable"),
+    (ModelTimeoutError, "timeout"),
+    (ContentFilterError, "invalid"),
+    (UserError, "invalid"),
+)
+_RETRYABLE_STATUS = frozenset({408, 409, 425, 429})
+
+
+def model_error(error: Exception, target: Target, *, began: bool, now: float) -> ModelError:
+    """The failure as the port has it. `began`: something of the answer had come."""
+    if isinstance(error, ModelError):
+        return error
+    secrets = [target.key] if target.key else []
+    said = _clip(redacted(clean_text(_said(error)[:_MOST_READ]), secrets))
+    kind = _kind(error, said, began=began)
+    return ModelError(f"{target.name}: {_what(error, kind)}{said}", kind=kind, after=_after(error, kind, now))
+
+
+def _kind(error: Exception, said: str, *, began: bool) -> str:
+    if isinstance(error, ModelConnectionError | httpx2.TransportError | httpx2.StreamError):
+        if isinstance(error, ModelTimeoutError | httpx2.TimeoutException):
+            return "timeout"
+        return "cut" if began else "retryable"
+    kind = next((kind for known, kind in _BY_CLASS if isinstance(error, known)), None)
+    if kind == "rate_limited" and _QUOTA.search(said):
+        return "quota"
+    if kind in ("retryable", None, "invalid") and not isinstance(error, UserError) and _OVERFLOW.search(said):
+        return "overflow"
+    if kind is None:
+        kind = _by_status(error, began=began)
+    if isinstance(error, ModelHTTPError) and error.provider_retry_hint is False and kind == "retryable":
+        return "invalid"  # the provider says that a repetition would not help
+    return kind
+
+
+def _by_status(error: Exception, *, began: bool) -> str:
+    if isinstance(error, ModelHTTPError):
+        status = error.status_code
+        if status == 413:
+            return "overflow"
+        return "retryable" if status in _RETRYABLE_STATUS or status >= 500 else "invalid"
+    if isinstance(error, ModelRequestRejectedError):
+        return "invalid"
+    if isinstance(error, UnexpectedModelBehavior):
+        # pydantic-ai says this of a stream that ended before its first event.
+        return "cut" if "ended without" in error.message else "retryable"
+    if isinstance(error, ModelAPIError):
+        # No status, no category: an error inside a stream, or bytes that are no answer.
+        return "cut" if "finish_reason" in error.message else "retryable"
+    return (
+        "cut" if began and isinstance(error, OSError | EOFError) else "retryable" if _is_network(error) else "invalid"
+    )
+
+
+def _is_network(error: Exception) -> bool:
+    return isinstance(error, OSError | httpx2.HTTPError | httpx2.InvalidURL)
+
+
+def _what(error: Exception, kind: str) -> str:
+    """A short word before the server's own: the status and its code, or what happened."""
+    if isinstance(error, ModelHTTPError):
+        code = error.provider_error_code or error.provider_error_type
+        status = f"{error.status_code} {code}" if code else str(error.status_code)
+        return f"{clean_text(status)[:80]}: "
+    if isinstance(error, ModelConnectionError | httpx2.TransportError | OSError):
+        return "the connection broke off: " if kind == "cut" else "no connection: " if kind == "retryable" else ""
+    if isinstance(error, UserError):
+        return "the request cannot be made: "
+    return "" if isinstance(error, ModelAPIError | UnexpectedModelBehavior) else f"{type(error).__name__}: "
+
+
+def _said(error: Exception) -> str:
+    """The server's own words, where it had any."""
+    body = error.body if isinstance(error, ModelAPIError | UnexpectedModelBehavior) else None
+    words = next(_messages(body), None)
+    if words is None and isinstance(body, str) and body.strip():
+        words = body.strip()
+    if words is None and body is not None and not isinstance(body, str):
+        words = msgspec.json.encode(body, enc_hook=repr).decode(errors="replace")
+    if words is None:
+        words = error.message if isinstance(error, ModelAPIError | UnexpectedModelBehavior | UserError) else str(error)
+    return words or type(error).__name__
+
+
+def _messages(body: object, depth: int = 3) -> Iterator[str]:
+    if not isinstance(body, dict) or not depth:
+        return
+    fields = cast("dict[str, Any]", body)
+    for name in ("message", "detail"):
+        if isinstance(text := fields.get(name), str) and text:
+            yield text
+    inner = fields.get("error")
+    if isinstance(inner, str) and inner:
+        yield inner
+    yield from _messages(inner, depth - 1)
+
+
+def _after(error: Exception, kind: str, now: float) -> float | None:
+    if kind not in ("rate_limited", "retryable", "timeout") or not isinstance(error, ModelAPIError):
+        return None
+    headers = error.headers or {} if isinstance(error, ModelHTTPError) and not error.in_stream else {}
+    found = wait_hint(headers, error.body, now)
+    # Limits that are full again some time are told with every answer; of an overloaded server they say nothing.
+    if kind != "rate_limited" and not ({"retry-after", "retry-after-ms"} & headers.keys()):
+        return None
+    return error.retry_after if found is None else found
+
+
+def _clip(text: str) -> str:
+    text = " ".join(text.split())
+    return text if len(text) <= MOST_SAID else f"{text[:MOST_SAID]}…"
