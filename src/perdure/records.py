@@ -27,8 +27,11 @@ ROOT = ConversationId(1)
 RESERVED_PREFIX = "perdure."
 
 
-class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Base of all records: frozen, keyword-only, defaults left out of the encoding, unknown fields ignored."""
+class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+    """Base of all records: frozen, keyword-only, defaults left out of the encoding, unknown fields ignored.
+
+    What a record holds is plain JSON or older than itself, so no circle goes through it: the collector need not look.
+    """
 
 
 # -- conversations and entries ------------------------------------------------------------------

@@ -310,6 +310,7 @@ class Draft:
     def close(self) -> None:
         """Ends the root and every part: whoever reads or writes one gets HandleExpired. `value` and `ops` stay."""
         self._trunk.closed = True
+        self.root._forget()
 
 
 _KINDS: dict[type, type[Part]] = {dict: DraftObject, list: DraftList}

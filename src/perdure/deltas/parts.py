@@ -109,6 +109,12 @@ class Part(JsonProxy):
         for part in self._parts.values():
             part._detach()
 
+    def _forget(self) -> None:
+        """Nobody asks for the parts any more: without them the draft is gone as soon as its last user is."""
+        for part in self._parts.values():
+            part._forget()
+        self._parts = {}
+
     def _detach_at(self, key: Any) -> None:
         part = self._parts.pop(key, None)
         if part is not None:

@@ -11,6 +11,10 @@ from itertools import count
 from perdure.clock import Clock
 
 
+def _nobody() -> None:
+    """Whom a limit tells that was ended."""
+
+
 class Limit:
     """Calls `fire` once when its time is over, unless it was ended before. Made by `Watch.limit`."""
 
@@ -32,12 +36,15 @@ class Limit:
             self._watch.add(self)
 
     def end(self) -> None:
-        """It does not fire any more."""
+        """It does not fire any more, and whom it would have told may go."""
         self.over = True
+        self._fire = _nobody
 
     def expire(self) -> None:
-        self.over = self.expired = True
-        self._fire()
+        fire = self._fire
+        self.end()
+        self.expired = True
+        fire()
 
 
 class Watch:

@@ -54,6 +54,7 @@ class Drafts:
             rebase = True
             if value is None:
                 value = clean(token.initial())
+        self._tx.alive()  # its body may have ended meanwhile
         slot = self.slots[place] = Slot(token, owner, loaded, value, rebase=rebase)
         return slot
 

@@ -92,6 +92,7 @@ class Transaction:
         """No further use; drafts are revoked."""
         self.open = False
         self.drafts.shut()
+        del self.drafts  # which holds the transaction: without a circle both are gone at once
 
     # -- conversations ----------------------------------------------------------------------
 
