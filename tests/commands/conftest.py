@@ -47,6 +47,22 @@ SHOP = Extension(name="shop", tools=[population, tool(pay)])
 '''
 
 
+#: What would choose another model on somebody's machine, or be configured there.
+AMBIENT = ("ANTHROPIC_API_KEY", "OPENAI_API_KEY", "GOOGLE_API_KEY", "GEMINI_API_KEY")
+
+
+@pytest.fixture(autouse=True)
+def of_nobody(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Nothing is configured, no key is set, and no local server is found. Where the user's settings are looked for."""
+    home = tmp_path_factory.mktemp("config")
+    for name in [name for name in os.environ if name in AMBIENT or name.startswith("PERDURE_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(home))
+    for kind in ("OLLAMA", "LLAMA_SERVER", "VLLM", "LM_STUDIO"):
+        monkeypatch.setenv(f"{kind}_BASE_URL", "http://127.0.0.1:9/v1")
+    return home / "perdure"
+
+
 class Shop:
     """A directory in which somebody works with `perdure`."""
 

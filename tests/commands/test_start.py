@@ -34,7 +34,7 @@ def test_help_loads_no_command_and_no_heavy_library(tmp_path: Path, args: list[s
     commands = sorted(name for name in modules if name.startswith("perdure.commands."))
     assert "click" in packages
     assert not packages & {"pydantic", "rich", "apsw", "griffe", "platformdirs"}
-    assert commands == ["perdure.commands.text"]
+    assert commands == ["perdure.commands.visible"]
 
 
 def test_looking_loads_neither_schemas_nor_a_model(shop) -> None:

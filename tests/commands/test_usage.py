@@ -57,7 +57,8 @@ def complaint(result: Result) -> str:
 @pytest.mark.parametrize(
     "args, says",
     [
-        (["rnu"], "'rnu'"),
+        (["rnu"], "'rnu'; did you mean run"),
+        (["runn", "x"], "'runn'; did you mean run"),
         (["run"], "PROMPT"),
         (["run", ""], "PROMPT is empty"),
         (["run", " \n "], "PROMPT is empty"),
@@ -71,7 +72,7 @@ def complaint(result: Result) -> str:
         (["run", "x", "--request-id", ""], "--request-id.*empty"),
         (["run", "x", "--directory", "nowhere"], "'nowhere'"),
         (["run", "x", "--kill"], "--take-over"),
-        (["run", "x", "--model", "gpt-7"], "'gpt-7'.*demo"),
+        (["run", "x", "--model", "gpt-7"], "'gpt-7'.*did you mean openai:gpt-7"),
         (["run", "x", "--model", "demo:speed=9"], "'speed'.*slow"),
         (["run", "x", "--model", "demo:slow=fast"], "slow=fast"),
         (["run", "x", "--store", ""], "names no file"),

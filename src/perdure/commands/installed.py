@@ -13,10 +13,9 @@ from typing import Any, cast
 
 import msgspec
 
-from perdure.app.adapters import ADAPTERS, adapter
-from perdure.clock import Clock
-from perdure.commands.options import GUARDED
+from perdure.app.adapters import adapter
 from perdure.commands.remembered import option_of
+from perdure.commands.settings import GUARDED
 from perdure.errors import UsageError
 from perdure.harness.registry import Extension, Registry, Tool, tool
 from perdure.tools.builtins import BUILTINS
@@ -47,15 +46,6 @@ def install(tools: Sequence[str], allow: Sequence[str]) -> Installed:
             },
         },
     )
-
-
-def check_model(name: str, clock: Clock) -> None:
-    """Raise UsageError where there is no model of that name."""
-    provider = name.partition(":")[0]
-    if f"model:{provider}" not in ADAPTERS:
-        known = [each.partition(":")[2] for each in ADAPTERS if each.startswith("model:")]
-        raise UsageError(f"--model {name!r}: there is no such model here; there is {', '.join(known)}")
-    adapter(f"model:{provider}")(name, clock)
 
 
 def _brought(spec: str) -> list[Extension]:

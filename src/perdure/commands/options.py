@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import functools
 import math
+import os
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 import click
 import msgspec
 
+from perdure.commands.configuration import Configuration, load
+from perdure.commands.settings import GUARDED
 from perdure.commands.text import argument
 from perdure.errors import UsageError
 
 F = TypeVar("F", bound=Callable[..., Any])
-
-#: Tools that change something: offered only where `--allow` names them. `read` is always offered.
-GUARDED = ("bash", "write", "edit")
 
 
 class Place(msgspec.Struct, frozen=True, kw_only=True):
@@ -29,12 +29,13 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
 class Means(msgspec.Struct, frozen=True, kw_only=True):
     """What work is done with."""
 
-    model: str | None
+    model: str | None  #: as the flag says
     tools: tuple[str, ...]
     allow: tuple[str, ...]
     directory: str
     take_over: bool
     kill: bool
+    configuration: Configuration
 
 
 def named(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
@@ -79,18 +80,40 @@ def _allowed(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]
     return tuple(dict.fromkeys(name for name in names if name != "read"))
 
 
+def configuration() -> Configuration:
+    """What is configured where this command runs, read once for it."""
+    root = click.get_current_context().find_root()
+    found = root.meta.get("perdure.configuration")
+    if found is None:
+        found = root.meta["perdure.configuration"] = load(os.environ, os.getcwd())
+    return found
+
+
+def _directory(configured: Configuration) -> str:
+    """Where tools work, as it is configured."""
+    found = configured.values["directory"]
+    if not os.path.isdir(found.value):
+        raise UsageError(f"{found.source}: directory = {found.value!r}: there is no such directory")
+    return os.path.realpath(found.value)
+
+
 def placed(function: F) -> F:
     """`--store` and `--session`, handed over as `place`."""
 
     @functools.wraps(function)
-    def with_place(*args: Any, store: str, session: str, **rest: Any) -> Any:
-        return function(*args, place=Place(store=store, session=session), **rest)
+    def with_place(*args: Any, store: str | None, session: str | None, **rest: Any) -> Any:
+        configured = configuration()
+        place = Place(
+            store=configured["store"] if store is None else store,
+            session=configured["session"] if session is None else session,
+        )
+        return function(*args, place=place, **rest)
 
     for option in (
-        click.option("--session", default="main", show_default=True, metavar="KEY", callback=named, help="Session."),
+        click.option("--session", metavar="KEY", callback=named, help="Session.  [default: main]"),
         click.option(
-            "--store", default=".perdure/store.db", show_default=True, metavar="URL",
-            help="Where work is kept: the path of a file, or memory: for nowhere.",
+            "--store", metavar="URL",
+            help="Where work is kept: the path of a file, or memory: for nowhere.  [default: .perdure/store.db]",
         ),
     ):  # fmt: skip
         with_place = option(with_place)
@@ -102,16 +125,21 @@ def equipped(function: F) -> F:
 
     @functools.wraps(function)
     def with_means(*args: Any, **given: Any) -> Any:
-        own = {name: given.pop(name) for name in Means.__struct_fields__}
+        own = {name: given.pop(name) for name in Means.__struct_fields__ if name != "configuration"}
         if own["kill"] and not own["take_over"]:
             raise click.UsageError("--kill ends the owner of a session to take it over: add --take-over")
-        return function(*args, means=Means(**own), **given)
+        configured = configuration()
+        configured.refuse_withheld()
+        own["directory"] = own["directory"] or _directory(configured)
+        for name in ("tools", "allow"):
+            own[name] = own[name] or configured[name]
+        return function(*args, means=Means(**own, configuration=configured), **given)
 
     for option in (
         click.option("--kill", is_flag=True, help="With --take-over: end an owner that is stopped while it writes."),
         click.option("--take-over", is_flag=True, help="Take the session from its owner, which can write no more."),
         click.option(
-            "--directory", default=".", show_default=True, metavar="PATH", help="Where tools work.",
+            "--directory", metavar="PATH", help="Where tools work.  [default: here]",
             type=click.Path(exists=True, file_okay=False, readable=False, resolve_path=True),
         ),
         click.option(
@@ -122,7 +150,10 @@ def equipped(function: F) -> F:
             "--tools", multiple=True, metavar="MODULE:NAME",
             help="Offer your own: a function, a tool, a list of them, an Extension or a Registry. Several times.",
         ),
-        click.option("--model", metavar="NAME", callback=named, help="Who answers; by default as before, or demo."),
+        click.option(
+            "--model", metavar="NAME", callback=named,
+            help="Who answers, as PROVIDER:NAME. By default it finds one, and says why.",
+        ),
     ):  # fmt: skip
         with_means = option(with_means)
     return with_means  # type: ignore[return-value]

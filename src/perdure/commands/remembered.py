@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from perdure.app.looking import ReadSession
-from perdure.commands.options import GUARDED
+from perdure.commands.choosing import DEMO, Chosen, Remembered
+from perdure.commands.settings import GUARDED
 from perdure.errors import NotFound, UsageError
 from perdure.harness.conversation import ConversationHandle
 from perdure.harness.registry import Registry
@@ -17,39 +18,48 @@ from perdure.harness.stored import GENERATION, TOOL
 from perdure.session.documents import declare
 from perdure.tasks.inspection import Inspection
 
-DEFAULT_MODEL = "demo"
-
 #: `needs` maps each tool that was offered beyond `read` to the option that brought it.
-STARTED = declare("perdure.command", initial=lambda: {"model": DEFAULT_MODEL, "needs": {}})
+#: `by` is how the model was chosen.
+STARTED = declare("perdure.command", initial=lambda: {"model": DEMO, "by": "demo", "needs": {}})
 
 
-async def remember(chat: ConversationHandle, model: str, needs: Mapping[str, str]) -> None:
+async def remember(chat: ConversationHandle, model: Chosen, needs: Mapping[str, str]) -> None:
     """Durable on return; writes nothing where it is so already."""
-    value = {"model": model, "needs": dict(needs)}
+    value = {"model": model.name, "by": model.by, "needs": dict(needs)}
     if await chat.snapshot(STARTED) != value:
         async with chat.commit() as tx:
             (await tx.doc(STARTED)).update(value)
 
 
-async def model_of_conversation(reader: ReadSession, key: str | None) -> str:
+async def model_of_conversation(reader: ReadSession, key: str | None) -> Remembered | None:
     """The model that a conversation was worked on with last."""
     try:
         chat = await (reader.root() if key is None else reader.conversation(key))
         started: dict[str, Any] | None = await chat.snapshot(STARTED)
     except NotFound:
-        return DEFAULT_MODEL
-    return DEFAULT_MODEL if started is None else started["model"]
+        return None
+    return None if started is None else remembered(started)
 
 
-async def model_of_session(reader: ReadSession) -> str:
-    """The model that unfinished work was started with. Raises UsageError where there are several."""
-    models = {
-        started["model"]: id for id, started in (await _unfinished(reader, await reader.inspect())).items() if started
-    }
+def remembered(started: Mapping[str, Any]) -> Remembered:
+    """What the document says; before it said how a model was chosen, a demo was what there was."""
+    model = started["model"]
+    return Remembered(model=model, by=started.get("by", "demo" if model == DEMO else "flag"))
+
+
+async def model_of_session(reader: ReadSession) -> Chosen | None:
+    """The model that unfinished work was started with; None without any. Raises UsageError where there are several."""
+    unfinished = await _unfinished(reader, await reader.inspect())
+    models = {started["model"]: id for id, started in unfinished.items() if started}
     if len(models) > 1:
         listed = ", ".join(f"{model} in {id}" for model, id in models.items())
         raise UsageError(f"unfinished conversations were started with different models ({listed}): choose with --model")
-    return next(iter(models), DEFAULT_MODEL)
+    for model, id in models.items():
+        started = unfinished[id]
+        assert started is not None
+        why = f"as the unfinished work of conversation {id} was started"
+        return Chosen(name=model, why=why, by=remembered(started).by)
+    return None
 
 
 async def refuse_missing_tools(reader: ReadSession, inspection: Inspection, registry: Registry) -> None:

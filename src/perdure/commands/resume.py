@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 from contextlib import AsyncExitStack
 
@@ -12,8 +13,10 @@ from perdure.app.handing_in import HandInSession, described
 from perdure.app.opening import store
 from perdure.app.session import Session
 from perdure.clock import Clock, SystemClock
+from perdure.commands.choosing import Chosen
+from perdure.commands.chosen import check_model, chosen, preflight
 from perdure.commands.following import first_of, going_on, waits_of
-from perdure.commands.installed import check_model, install
+from perdure.commands.installed import install
 from perdure.commands.looked_at import looking
 from perdure.commands.options import Means, Place, as_json_option, equipped, placed
 from perdure.commands.output import Output
@@ -50,8 +53,7 @@ def resume(place: Place, means: Means, json: bool) -> int:
     """
     registry = install(means.tools, means.allow).registry
     clock = SystemClock()
-    if means.model is not None:
-        check_model(means.model, clock)
+    preflight(means.model, means.configuration, clock)
     with Output() as output:
         sink = Lines(output) if json else Person(output)
         return asyncio.run(_main(output, place, means, registry, sink, clock))
@@ -107,23 +109,32 @@ class Resuming:
                 if take_over:
                     await check_before_taking_over(reader, self._registry)
                 async with AsyncExitStack() as stack:
-                    model = means.model or await model_of_session(reader)
-                    owning = opened.session(place.session, take_over=take_over, kill=means.kill, model=model)
+                    model = await self._choose(reader)
+                    owning = opened.session(place.session, take_over=take_over, kill=means.kill, model=model.name)
                     try:
                         session = await stack.enter_async_context(owning)
                     except SessionOwned:
                         pass
                     else:
-                        return await self._here(session, reader)
+                        return await self._here(session, reader, model)
                 take_over = False
                 try:
                     return await self._there(reader)
                 except OwnerGone:
                     self._note("the owner of the session is gone: going on here")
 
-    async def _here(self, session: Session, reader: HandInSession) -> int:
+    async def _choose(self, reader: HandInSession) -> Chosen:
+        """Who answers: whoever did so before. Raises UsageError where it cannot be asked from here."""
+        started = None if self._means.model else await model_of_session(reader)
+        model = started or await chosen(self._means.model, self._means.configuration, None, os.environ)
+        check_model(model.name, self._clock)
+        return model
+
+    async def _here(self, session: Session, reader: HandInSession, model: Chosen) -> int:
         await refuse_missing_tools(reader, session.inspect(), self._registry)
         self._note_open(session.inspect())  # with what was handed in meanwhile
+        if self._seen:
+            self._sink.emit({"type": "resumed", "session": session.key, "model": model})
         await session.resume()
         try:
             return await self._watch(reader, Here(session, None, self._clock, self._note))

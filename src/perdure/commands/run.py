@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import sys
 from collections.abc import Awaitable, Callable
@@ -16,8 +17,10 @@ from perdure.app.handing_in import HandedIn, HandInSession, answer_of, described
 from perdure.app.opening import Store, store
 from perdure.app.session import Session
 from perdure.clock import Clock, SystemClock
+from perdure.commands.choosing import Chosen
+from perdure.commands.chosen import check_model, chosen, preflight
 from perdure.commands.following import Following, beside, first_of
-from perdure.commands.installed import Installed, check_model, install
+from perdure.commands.installed import Installed, install
 from perdure.commands.options import Means, Place, as_json_option, equipped, named, placed, seconds
 from perdure.commands.output import Output
 from perdure.commands.remembered import (
@@ -75,11 +78,11 @@ def run(prompt: str, place: Place, means: Means, json: bool, **ask: Any) -> int:
     Exit codes: 0 answered, 1 failed, 2 usage, 3 waits for an answer or is held, 130 aborted.
     Ctrl-C aborts the run (twice: leaves at once, to be resumed). SIGTERM leaves in order, to be resumed.
     """
+    ask["timeout"] = ask["timeout"] or means.configuration["timeout"]
     asked = Ask(prompt=_prompt(prompt), **ask)
     installed = install(means.tools, means.allow)
     clock = SystemClock()
-    if means.model is not None:
-        check_model(means.model, clock)
+    preflight(means.model, means.configuration, clock)
     with Output() as output:
         sink = Lines(output) if json else Person(output)
         return asyncio.run(_main(output, lambda: Running(place, means, asked, installed, sink, clock)))
@@ -173,9 +176,9 @@ class Running:
                 if take_over:
                     await check_before_taking_over(reader, self._installed.registry)
                 async with AsyncExitStack() as stack:
-                    model = self._means.model or await model_of_conversation(reader, self._ask.conversation)
+                    model = await self._choose(reader)
                     owning = opened.session(
-                        self._place.session, take_over=take_over, kill=self._means.kill, model=model
+                        self._place.session, take_over=take_over, kill=self._means.kill, model=model.name
                     )
                     try:
                         session = await stack.enter_async_context(owning)
@@ -189,15 +192,22 @@ class Running:
                 except OwnerGone:
                     self._note("the owner of the session is gone: going on here")
 
+    async def _choose(self, reader: HandInSession) -> Chosen:
+        """Who answers. Raises UsageError where it cannot be asked from here."""
+        before = None if self._means.model else await model_of_conversation(reader, self._ask.conversation)
+        model = await chosen(self._means.model, self._means.configuration, before, os.environ)
+        check_model(model.name, self._clock)
+        return model
+
     def _opened(self) -> AbstractAsyncContextManager[Store]:
         means = self._means
         registry = self._installed.registry
         return store(self._place.store, clock=self._clock, directory=means.directory, registry=registry)
 
-    async def _here(self, session: Session, reader: HandInSession, following: Following, model: str) -> int:
+    async def _here(self, session: Session, reader: HandInSession, following: Following, model: Chosen) -> int:
         """In a session of our own."""
         if self._submission is None and self._handed is not None:  # it was taken when the session was opened
-            self._accepted(answer_of(await reader.inbound(self._handed.id)))
+            self._accepted(answer_of(await reader.inbound(self._handed.id)), model)
         try:
             await refuse_missing_tools(reader, session.inspect(), self._installed.registry)
         except UsageError as error:
@@ -210,7 +220,7 @@ class Running:
             chat = await session.root() if key is None else await session.conversation(key)
             await remember(chat, model, self._installed.needs)
             submitted = await chat.submit(self._ask.prompt, request_id=self._ask.request_id)
-            self._accepted({"submission": submitted.id, "conversation": chat.id})
+            self._accepted({"submission": submitted.id, "conversation": chat.id}, model)
         assert self._submission is not None
         await session.resume()
         side = Here(session, self._submission, self._clock, self._note)
@@ -288,10 +298,11 @@ class Running:
         finally:
             side.close()
 
-    def _accepted(self, answer: dict[str, Any]) -> None:
+    def _accepted(self, answer: dict[str, Any], model: Chosen | None = None) -> None:
+        """It is durable; `model` answers it where that is done here."""
         self._submission = answer["submission"]
         event = {"type": "accepted", "session": self._place.session, "request_id": self._ask.request_id}
-        self._sink.emit({**event, **answer})
+        self._sink.emit({**event, **answer, **({} if model is None else {"model": model})})
 
     def _note(self, text: str) -> None:
         self._sink.emit({"type": "note", "text": text})

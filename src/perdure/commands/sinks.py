@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
+from perdure.commands.choosing import Chosen
 from perdure.commands.output import Output
 from perdure.commands.text import as_json, one_line
 from perdure.commands.trail import UNFINISHED, Event
@@ -42,6 +43,8 @@ class Person:
                 self._say(text)
             case {"type": "entry", "entry": Entry() as entry}:
                 self._entry(entry)
+            case {"type": "accepted" | "resumed", "model": Chosen() as model}:
+                self._tell(model.line)
             case {"type": "note", "text": str(text)}:
                 self._tell(text)
             case {"type": "settled", "submission": id, "status": "done", "text": text}:
