@@ -20,7 +20,12 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 #: Packages of adapters: loaded by name, so that nobody pays for one that is not used.
 ADAPTERS = frozenset({"backends", "providers", "schemas", "sandboxes", "exporters", "client", "server", "protocols"})
 #: Distributions whose import name is another one.
-IMPORT_NAMES = {"griffelib": "griffe", "psycopg[binary,pool]": "psycopg"}
+IMPORT_NAMES = {
+    "google-genai": "google",
+    "griffelib": "griffe",
+    "psycopg[binary,pool]": "psycopg",
+    "pydantic-ai-slim": "pydantic_ai",
+}
 
 SOURCES = sorted(PACKAGE.rglob("*.py"))
 
