@@ -249,8 +249,8 @@ async def test_what_it_leaves_where_files_need_names_is_removed_by_a_later_write
     sandbox: LocalSandbox, root: Path
 ) -> None:
     killed_while_writing(root / "file", "named")
-    (left,) = root.iterdir()
-    os.utime(left, (0, 0))
+    (left,) = os.listdir(root)
+    os.utime(root / left, (0, 0))
 
     await sandbox.write("other", b"new")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ class RecordedCall:
 
     def __init__(self, sandbox: Sandbox) -> None:
         self.sandbox = sandbox
+        self.conversation = 1
         self.shown = b""
         self.spoke = asyncio.Event()
         self.noted: Any = None
@@ -41,10 +42,10 @@ def root(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def call(root: Path) -> Iterator[RecordedCall]:
+async def call(root: Path) -> AsyncIterator[RecordedCall]:
     sandbox = LocalSandbox(root, grace=0.2)
     made = RecordedCall(sandbox)
     fits: ToolContext = made
     assert fits
     yield made
-    sandbox.close()
+    await sandbox.close()

@@ -111,7 +111,7 @@ async def test_bytes_that_are_not_utf_8_are_shown_as_such(call: Any, root: Path)
     [
         (b"\x89PNG\r\n\x1a\n....", "PNG image"),
         (b"\x7fELF....", "ELF program"),
-        ("text".encode("utf-16"), "UTF-16 text"),
+        ("text".encode("utf-32"), "UTF-32 text"),
         (b"text\0text", "unknown kind"),
     ],
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import stat
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perdure.errors import SandboxError
-from perdure.tools.diff import short_diff
-from perdure.tools.edit import edit, replace
+from perdure.schemas.pydantic import PydanticSchema
+from perdure.tools.edit import edit
+from perdure.tools.replacing import Change, replace
 from perdure.tools.write import write
 
 pytestmark = pytest.mark.anyio
@@ -98,15 +100,15 @@ async def test_an_edit_of_no_file_points_to_write(call: Any) -> None:
     ],
 )
 def test_everything_else_stays_byte_for_byte(before: bytes, old: str, new: str, after: bytes) -> None:
-    assert replace(before, old, new, every=False, name="file").content == after
+    assert replace(before, [Change(old, new)], name="file").content == after
 
 
 @given(st.text("ab\n", max_size=30), st.text("ab\n", min_size=1, max_size=3), st.text("abc\n", max_size=3))
 def test_all_replaces_as_text_does(content: str, old: str, new: str) -> None:
     if old in content and old != new:
-        edited = replace(content.encode(), old, new, every=True, name="file")
+        edited = replace(content.encode(), [Change(old, new, all=True)], name="file")
         assert edited.content.decode() == content.replace(old, new)
-        assert edited.places == content.count(old)
+        assert len(edited.spans) == content.count(old)
 
 
 async def test_edits_of_one_file_at_once_all_arrive(call: Any, root: Path) -> None:
@@ -118,15 +120,97 @@ async def test_edits_of_one_file_at_once_all_arrive(call: Any, root: Path) -> No
     assert (root / "file").read_text() == "".join(f"[{n}]\n" for n in range(20))
 
 
-def test_a_diff_that_is_long_is_cut_in_its_middle() -> None:
-    diff = short_diff("".join(f"{n}\n" for n in range(300)), "".join(f"{n}!\n" for n in range(300)))
+async def test_several_replacements_are_made_together_each_in_the_file_as_it_was(call: Any, root: Path) -> None:
+    (root / "file").write_text("one\ntwo\nthree\n")
 
-    assert diff.startswith("@@ -1,")
-    assert "left out …]" in diff
-    assert len(diff) < 5000
+    told = await edit(call, "file", "one", "two", more=[Change("two", "one")])
+
+    assert (root / "file").read_text() == "two\none\nthree\n"
+    assert told.startswith("Edited file in 2 places:\n")
 
 
-def test_a_diff_of_too_much_is_a_note() -> None:
-    before, after = ("".join(f"{n}{sign}\n" for n in range(5000)) for sign in "ab")
+@pytest.mark.parametrize(
+    "more, message",
+    [
+        (Change("four", "4"), "replacement 2 of 2: old does not occur"),
+        (Change("o", "0"), "replacement 2 of 2: old occurs 2 times"),
+        (Change("ne\nt", "x"), "replacements 1 and 2 overlap in file: make one of them"),
+    ],
+)
+async def test_of_several_replacements_all_are_made_or_none(call: Any, root: Path, more: Change, message: str) -> None:
+    (root / "file").write_text("one\ntwo\n")
 
-    assert short_diff(before, after) == "[5,000 lines became 5,000: too many to show]"
+    with pytest.raises(SandboxError, match=message):
+        await edit(call, "file", "one", "1", more=[more])
+    assert (root / "file").read_text() == "one\ntwo\n"
+
+
+async def test_a_model_can_give_several_replacements_as_json(call: Any, root: Path) -> None:
+    (root / "file").write_text("one\ntwo\ntwo\n")
+    described = PydanticSchema().describe(edit.function, skip=("call",))
+
+    given = described.validate(
+        {"path": "file", "old": "one", "new": "1", "more": [{"old": "two", "new": "2", "all": True}]}
+    )
+
+    await edit(call, **given)
+    assert (root / "file").read_text() == "1\n2\n2\n"
+    assert described.parameters["$defs"]["Change"]["required"] == ["old", "new"]
+
+
+async def test_the_details_have_a_diff_and_how_many_lines_came_and_went(call: Any, root: Path) -> None:
+    await write(call, "a/file", "one\ntwo\n")
+    assert call.noted == {
+        "path": "a/file",
+        "new": True,
+        "added": 2,
+        "removed": 0,
+        "diff": "--- /dev/null\n+++ b/a/file\n@@ -0,0 +1,2 @@\n+one\n+two",
+    }
+
+    await write(call, "a/file", "one\n2\n")
+    assert call.noted == {
+        "path": str(root / "a/file"),
+        "new": False,
+        "added": 1,
+        "removed": 1,
+        "diff": "--- a/a/file\n+++ b/a/file\n@@ -1,2 +1,2 @@\n one\n-two\n+2",
+    }
+
+    await edit(call, "a/file", "2", "two\nthree")
+    assert (call.noted["places"], call.noted["added"], call.noted["removed"]) == (1, 2, 1)
+    assert call.noted["diff"].endswith("@@ -1,2 +1,3 @@\n one\n-2\n+two\n+three")
+
+
+async def test_a_file_with_other_names_says_that_they_keep_the_old_content(call: Any, root: Path) -> None:
+    (root / "file").write_text("old\n")
+    os.link(root / "file", root / "other")
+
+    told = await edit(call, "file", "old", "new")
+
+    assert told.endswith("[it had 1 other name (hard links), which keep the old content]")
+    assert (root / "other").read_text() == "old\n"
+
+
+async def test_a_link_is_edited_through_and_stays_one(call: Any, root: Path) -> None:
+    (root / "target").write_text("old\n")
+    (root / "link").symlink_to("target")
+
+    await edit(call, "link", "old", "new")
+
+    assert (root / "link").is_symlink()
+    assert (root / "target").read_text() == "new\n"
+
+
+@pytest.mark.parametrize("name, message", [("pipe", "is a pipe, not a file"), ("directory", "is a directory, not a")])
+async def test_what_is_no_file_is_not_edited(call: Any, root: Path, name: str, message: str) -> None:
+    os.mkfifo(root / "pipe")
+    (root / "directory").mkdir()
+
+    with pytest.raises(SandboxError, match=message):
+        await edit(call, name, "a", "b")
+
+
+async def test_a_directory_is_no_name_for_a_file(call: Any) -> None:
+    with pytest.raises(SandboxError, match="new/ names a directory"):
+        await write(call, "new/", "x")

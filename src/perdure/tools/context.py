@@ -11,6 +11,11 @@ class ToolContext(Protocol):
     """A running call."""
 
     @property
+    def conversation(self) -> int:
+        """The conversation that asked for it."""
+        ...
+
+    @property
     def sandbox(self) -> Sandbox:
         """Where files and processes are. Raises SandboxError where there is none."""
         ...

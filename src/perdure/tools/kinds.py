@@ -17,8 +17,8 @@ _MAGIC: tuple[tuple[bytes, str], ...] = (
     (b"BZh", "bzip2 archive"),
     (b"\x7fELF", "ELF program"),
     (b"SQLite format 3\0", "SQLite database"),
-    (b"\xff\xfe", "UTF-16 text"),
-    (b"\xfe\xff", "UTF-16 text"),
+    (b"\xff\xfe\0\0", "UTF-32 text"),
+    (b"\0\0\xfe\xff", "UTF-32 text"),
 )
 
 

@@ -11,14 +11,19 @@ from perdure.harness.output import LIMIT_BYTES
 from perdure.harness.registry import tool
 from perdure.sandbox import FileInfo, Sandbox
 from perdure.tools.context import ToolContext
+from perdure.tools.encodings import as_utf_8, encoding_of
 from perdure.tools.kinds import LOOKED_AT, binary_kind
+from perdure.tools.seen import saw
 from perdure.values import clean_text
 
 #: Bytes of a file in one answer; what the answer says about them has its place within the limit of all outputs.
 MOST_BYTES = LIMIT_BYTES - 1024
 #: Lines are counted to the end of files up to this size.
 COUNTED = 4 * 1024 * 1024
-PIECE = 1024 * 1024
+#: How much is looked through at a time for the line to begin with.
+PIECE = 4 * 1024 * 1024
+#: UTF-16 can only be shown after all of it was read.
+MOST_UTF_16 = 16 * 1024 * 1024
 MOST_NAMES = 1000
 
 
@@ -42,12 +47,26 @@ async def read(call: ToolContext, path: str, offset: int = 1, limit: int = 2000)
     if found.kind == "directory":
         return await _listing(sandbox, path)
     start = await sandbox.read(path, limit=LOOKED_AT)
+    encoding = encoding_of(start)
     kind = binary_kind(start)
-    if kind is not None:
+    if kind is not None and not (encoding.codec and kind == "unknown kind"):
         raise SandboxError(f"{path} is binary and not shown: {kind}, {found.size:,} bytes")
-    if not start:
-        return "[empty file]"
-    return await _lines(sandbox, path, found, offset, min(limit, 2000))
+    content = await _whole(sandbox, path, found) if encoding.codec else None
+    shown = await _Source(sandbox, path, found, content).lines(offset, min(limit, 2000)) if start else _EMPTY
+    saw(sandbox, call.conversation, found)
+    about = {"path": found.path, "bytes": found.size, "encoding": encoding.name}
+    call.details({**about, "first": shown.first, "last": shown.last, "lines": shown.total})
+    notes = [] if not encoding.codec else [f"[the file is {encoding.name}]"]
+    return "\n".join(filter(None, [shown.text.removesuffix("\n") if notes else shown.text, *notes]))
+
+
+async def _whole(sandbox: Sandbox, path: str, found: FileInfo) -> bytes:
+    if found.size > MOST_UTF_16:
+        raise SandboxError(
+            f"{path} is UTF-16 text of {found.size:,} bytes: more than {MOST_UTF_16:,} are not shown, convert it first"
+        )
+    content = await sandbox.read(path)
+    return as_utf_8(content, encoding_of(content), path)
 
 
 async def _listing(sandbox: Sandbox, path: str) -> str:
@@ -68,55 +87,87 @@ async def _suggestion(sandbox: Sandbox, path: str) -> str:
     return clean_text(f"; near it: {', '.join(near)}") if near else ""
 
 
-async def _lines(sandbox: Sandbox, path: str, found: FileInfo, offset: int, limit: int) -> str:
-    begin, before = await _start_of(sandbox, path, offset)
-    content = await sandbox.read(path, offset=begin, limit=MOST_BYTES + 1)
-    if not content:
-        unended = await sandbox.read(path, offset=begin - 1, limit=1) != b"\n"
-        raise SandboxError(f"{path} has {before + unended:,} lines: there is no line {offset:,}")
-    window = cut(content, limit)
-    notes: list[str] = []
-    last = offset + window.lines - 1
-    if window.torn:
-        notes.append(f"[line {last} is longer: only its first {len(window.content):,} bytes are shown]")
-    if window.more:
-        rest = await _count_rest(sandbox, path, found, begin + len(window.content))
-        of = f" of {last + rest - window.torn:,}" if rest is not None else ""
-        if rest is None or rest > window.torn:
-            notes.append(f"[lines {offset:,} to {last:,}{of}; go on with offset={last + 1}]")
-    text = window.content.decode("utf-8", "replace")
-    if "\ufffd" in text and text.encode() != window.content:
+class _Shown(NamedTuple):
+    """A window of lines with the notes about it; `total` is None where counting all takes too long."""
+
+    text: str
+    first: int
+    last: int
+    total: int | None
+
+
+_EMPTY = _Shown("[empty file]", 0, 0, 0)
+
+
+class _Source:
+    """The lines of a file, read piece by piece, or those of a content that was made of it."""
+
+    def __init__(self, sandbox: Sandbox, path: str, found: FileInfo, content: bytes | None) -> None:
+        self._sandbox = sandbox
+        self._path = path
+        self._content = content
+        self._size = found.size if content is None else len(content)
+
+    async def _read(self, offset: int, limit: int) -> bytes:
+        if self._content is not None:
+            return self._content[offset : offset + limit]
+        return await self._sandbox.read(self._path, offset=offset, limit=limit)
+
+    async def lines(self, offset: int, limit: int) -> _Shown:
+        begin, before = await self._start_of(offset)
+        content = await self._read(begin, MOST_BYTES + 1)
+        if not content:
+            unended = begin > 0 and await self._read(begin - 1, 1) != b"\n"
+            raise SandboxError(f"{self._path} has {before + unended:,} lines: there is no line {offset:,}")
+        window = cut(content, limit)
+        notes: list[str] = []
+        last = offset + window.lines - 1
+        total: int | None = last
+        if window.torn:
+            notes.append(f"[line {last} is longer: only its first {len(window.content):,} bytes are shown]")
+        if window.more:
+            rest = await self._count_rest(begin + len(window.content))
+            total = last + rest - window.torn if rest is not None else None
+            of = f" of {total:,}" if total is not None else ""
+            if rest is None or rest > window.torn:
+                notes.append(f"[lines {offset:,} to {last:,}{of}; go on with offset={last + 1}]")
+        return _Shown(_text(window.content, notes), offset, last, total)
+
+    async def _start_of(self, line: int) -> tuple[int, int]:
+        """Where a line begins, in bytes, and how many lines end before; fewer than asked for where the file ends."""
+        position = ended = 0
+        while ended < line - 1:
+            piece = await self._read(position, PIECE)
+            if not piece:
+                break
+            count = piece.count(b"\n")
+            if ended + count < line - 1:
+                ended, position = ended + count, position + len(piece)
+                continue
+            at = -1
+            while ended < line - 1:
+                at, ended = piece.index(b"\n", at + 1), ended + 1
+            position += at + 1
+        return position, ended
+
+    async def _count_rest(self, position: int) -> int | None:
+        """How many lines begin or go on after a position; None where counting takes too long."""
+        if self._size > COUNTED:
+            return None
+        rest = await self._read(position, COUNTED)
+        return rest.count(b"\n") + (1 if rest and not rest.endswith(b"\n") else 0)
+
+
+def _text(content: bytes, notes: list[str]) -> str:
+    text = content.decode("utf-8", "replace")
+    if "\ufffd" in text and text.encode() != content:
         notes.append("[what is not UTF-8 is shown as \ufffd]")
+    if "\0" in text:
+        notes.append("[zero bytes are shown as \u2400]")
     text = clean_text(text.removeprefix("\ufeff").replace("\r\n", "\n"))
     if notes and not text.endswith("\n"):
         text += "\n"
     return text + "\n".join(notes)
-
-
-async def _start_of(sandbox: Sandbox, path: str, line: int) -> tuple[int, int]:
-    """Where a line begins, in bytes, and how many lines end before; fewer than asked for where the file ends."""
-    position = ended = 0
-    while ended < line - 1:
-        piece = await sandbox.read(path, offset=position, limit=PIECE)
-        if not piece:
-            break
-        count = piece.count(b"\n")
-        if ended + count < line - 1:
-            ended, position = ended + count, position + len(piece)
-            continue
-        at = -1
-        while ended < line - 1:
-            at, ended = piece.index(b"\n", at + 1), ended + 1
-        position += at + 1
-    return position, ended
-
-
-async def _count_rest(sandbox: Sandbox, path: str, found: FileInfo, position: int) -> int | None:
-    """How many lines begin or go on after a position; None where counting takes too long."""
-    if found.size > COUNTED:
-        return None
-    rest = await sandbox.read(path, offset=position, limit=COUNTED)
-    return rest.count(b"\n") + (1 if rest and not rest.endswith(b"\n") else 0)
 
 
 class Window(NamedTuple):
