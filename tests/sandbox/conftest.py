@@ -10,7 +10,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -106,10 +106,10 @@ def wait_end() -> Callable[[int, float], bool]:
 
 
 @pytest.fixture
-def sandbox(tmp_path: Path, processes: Processes) -> Iterator[LocalSandbox]:
+async def sandbox(tmp_path: Path, processes: Processes) -> AsyncIterator[LocalSandbox]:
     made = LocalSandbox(tmp_path)
     yield made
-    made.close()
+    await made.close()
 
 
 @pytest.fixture(params=["same user", "unprivileged"])

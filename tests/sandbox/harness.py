@@ -1,7 +1,7 @@
 """A process that runs commands in a local sandbox, tells what happens as lines of JSON, and may be killed.
 
-Its argument is a JSON object: `root`, `commands` by name, and if wanted `timeout`, `grace`, `uid` to become first, and
-`cancel` to end all calls once every command said "ready".
+Its argument is a JSON object: `root`, `commands` by name, and if wanted `timeout`, `grace`, `isolation`, `uid` to
+become first, and `cancel` to end all calls once every command said "ready".
 """
 
 from __future__ import annotations
@@ -28,7 +28,9 @@ def become(uid: int) -> None:
     os.setuid(uid)
 
 
-async def one(name: str, command: str, root: str, timeout: float, grace: float, ready: asyncio.Event) -> None:
+async def one(
+    name: str, command: str, root: str, timeout: float, grace: float, isolation: str | None, ready: asyncio.Event
+) -> None:
     def output(chunk: bytes) -> None:
         if not ready.is_set():
             tell(name, output=chunk.decode("utf-8", "replace"))
@@ -36,7 +38,8 @@ async def one(name: str, command: str, root: str, timeout: float, grace: float, 
             ready.set()
 
     record = lambda started: tell(name, started=msgspec.to_builtins(started))  # noqa: E731
-    sandbox = LocalSandbox(root, grace=grace, on_start=record)
+    sandbox = LocalSandbox(root, grace=grace, on_start=record, isolation=isolation)
+    tell(name, isolation=await sandbox.isolation())
     try:
         tell(name, exit=msgspec.to_builtins(await sandbox.run(command, timeout=timeout, output=output)))
     except asyncio.CancelledError:
@@ -44,10 +47,18 @@ async def one(name: str, command: str, root: str, timeout: float, grace: float, 
 
 
 async def main(
-    root: str, commands: dict[str, str], timeout: float = 30, grace: float = 2.0, cancel: bool = False
+    root: str,
+    commands: dict[str, str],
+    timeout: float = 30,
+    grace: float = 2.0,
+    isolation: str | None = None,
+    cancel: bool = False,
 ) -> None:
     ready = {name: asyncio.Event() for name in commands}
-    runs = [asyncio.ensure_future(one(name, commands[name], root, timeout, grace, ready[name])) for name in commands]
+    runs = [
+        asyncio.ensure_future(one(name, commands[name], root, timeout, grace, isolation, ready[name]))
+        for name in commands
+    ]
     if cancel:
         for event in ready.values():
             await asyncio.wait_for(event.wait(), 30)

@@ -28,7 +28,7 @@ async def test_both_streams_arrive_in_order_with_the_exit_code(sandbox: LocalSan
     ended, output = await ran(sandbox, "echo one; echo two >&2; echo three; exit 42")
 
     assert output == b"one\ntwo\nthree\n"
-    assert ended == Exit(code=42)
+    assert ended.code == 42
 
 
 @pytest.mark.parametrize(
@@ -180,7 +180,7 @@ async def test_a_command_runs_as_well_on_a_loop_in_another_thread(sandbox: Local
     other.start()
     other.join(20)
 
-    assert found == [Exit(code=0)]
+    assert [each.code for each in found] == [0]
 
 
 # -- ends ---------------------------------------------------------------------------------------
@@ -239,7 +239,7 @@ async def test_cancelling_again_neither_hastens_nor_breaks_the_ending(tmp_path: 
         await running
 
     assert processes.alive() == set()
-    sandbox.close()
+    await sandbox.close()
 
 
 @pytest.mark.slow
@@ -255,7 +255,6 @@ def test_a_loop_that_is_shut_down_leaves_nothing(tmp_path: Path, processes: Any)
     asyncio.run(main())
 
     assert processes.wait_gone(5) == set()
-    sandbox.close()
 
 
 @pytest.mark.slow
@@ -284,19 +283,6 @@ async def test_the_other_end_of_a_pipe_may_finish(sandbox: LocalSandbox) -> None
     _, output = await ran(sandbox, "echo x > >(sleep 0.03; cat)")
 
     assert output == b"x\n"
-
-
-@pytest.mark.slow
-async def test_one_that_cannot_be_found_does_not_hold_the_call(sandbox: LocalSandbox) -> None:
-    """The gap that local.py names: no session, no environment, no parent."""
-    began = time.monotonic()
-
-    ended, output = await ran(sandbox, "env -i setsid -f sh -c 'echo $$; exec sleep 20'; echo done")
-
-    assert time.monotonic() - began < 2
-    assert ended.running == ()
-    left = next(int(line) for line in output.split() if line.isdigit())
-    os.kill(left, 9)
 
 
 # -- floods (I75) -------------------------------------------------------------------------------
@@ -331,7 +317,7 @@ async def test_a_gibibyte_passes_without_filling_the_memory_or_starving_the_loop
     ended = await sandbox.run("head -c 1G /dev/zero", timeout=60, output=count)
     over.set()
 
-    assert ended == Exit(code=0)
+    assert ended.code == 0
     assert total == 1 << 30
     assert max(peaks) - before < 16 * 2**20
     assert sorted(lags)[len(lags) * 99 // 100] < 0.05

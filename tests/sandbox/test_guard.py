@@ -1,4 +1,4 @@
-"""The guard: what happens to commands when the process that ran them is gone (I74)."""
+"""The guard of process groups: what happens to commands when the process that ran them is gone (I74)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 
 from perdure.sandboxes.guard import Guard
@@ -48,7 +47,7 @@ def end(process: kit.Process, wait_end: Callable[[int, float], bool]) -> None:
 
 async def test_one_guard_serves_all_commands_of_a_sandbox(tmp_path: Path, processes: Any, wait_end: Any) -> None:
     records: list[Started] = []
-    sandbox = LocalSandbox(tmp_path, on_start=records.append)
+    sandbox = LocalSandbox(tmp_path, isolation="pgroup", on_start=records.append)
     for _ in range(3):
         await sandbox.run("true", timeout=20, output=lambda _: None)
 
@@ -57,7 +56,7 @@ async def test_one_guard_serves_all_commands_of_a_sandbox(tmp_path: Path, proces
     assert guard.session not in {os.getsid(0), os.getpid()}  # no signal of our terminal reaches it
     assert os.readlink(f"/proc/{guard.pid}/cwd") == "/"  # no directory is held
 
-    sandbox.close()
+    await sandbox.close()
     assert wait_end(guard.pid, 5)
 
 
@@ -65,7 +64,7 @@ async def test_sandboxes_can_share_a_guard(tmp_path: Path, processes: Any) -> No
     records: list[Started] = []
     guard = Guard()
     for _ in range(2):
-        sandbox = LocalSandbox(tmp_path, guard=guard, on_start=records.append)
+        sandbox = LocalSandbox(tmp_path, isolation="pgroup", guard=guard, on_start=records.append)
         await sandbox.run("true", timeout=20, output=lambda _: None)
 
     assert len(guards(records)) == 1
@@ -75,7 +74,7 @@ async def test_sandboxes_can_share_a_guard(tmp_path: Path, processes: Any) -> No
 
 async def test_the_guard_of_a_forgotten_sandbox_goes(tmp_path: Path, processes: Any, wait_end: Any) -> None:
     records: list[Started] = []
-    sandbox = LocalSandbox(tmp_path, on_start=records.append)
+    sandbox = LocalSandbox(tmp_path, isolation="pgroup", on_start=records.append)
     await sandbox.run("true", timeout=20, output=lambda _: None)
     (guard,) = guards(records)
 
@@ -89,7 +88,8 @@ async def test_a_guard_that_was_killed_is_replaced_and_knows_what_runs(
     tmp_path: Path, processes: Any, wait_end: Any
 ) -> None:
     records: list[Started] = []
-    sandbox = LocalSandbox(tmp_path, on_start=records.append)
+    guard = Guard()
+    sandbox = LocalSandbox(tmp_path, isolation="pgroup", guard=guard, on_start=records.append)
     spoke = asyncio.Event()
     running = asyncio.ensure_future(sandbox.run("echo; sleep 300; true", timeout=60, output=lambda _: spoke.set()))
     await spoke.wait()
@@ -99,14 +99,14 @@ async def test_a_guard_that_was_killed_is_replaced_and_knows_what_runs(
 
     assert ended.code == 0
     assert len(guards(records)) == 1
-    sandbox.close()  # which is what the guard sees when we die
+    guard.close()  # which is what it sees when we die
     assert (await running).code == 137
     assert processes.wait_gone(5) == set()
 
 
 @pytest.mark.parametrize("sign", [signal.SIGKILL, signal.SIGTERM, signal.SIGHUP])
 async def test_however_the_harness_dies_its_command_dies(harness: Start, wait_end: Any, sign: signal.Signals) -> None:
-    running = harness("sleep 300 & echo ready; sleep 300; true")
+    running = harness("sleep 300 & echo ready; sleep 300; true", isolation="pgroup")
     record = started(running)
     running.until_ready()
 
@@ -117,7 +117,7 @@ async def test_however_the_harness_dies_its_command_dies(harness: Start, wait_en
 
 
 async def test_a_group_kill_of_the_harness_does_not_reach_the_guard(harness: Start) -> None:
-    running = harness("sleep 300 & echo ready; sleep 300; true")
+    running = harness("sleep 300 & echo ready; sleep 300; true", isolation="pgroup")
     running.until_ready()
 
     os.killpg(running.child.pid, signal.SIGKILL)
@@ -134,9 +134,9 @@ async def test_a_harness_inside_a_command_is_ended_with_it_and_so_is_what_it_run
         "from perdure.sandboxes.local import LocalSandbox\n"
         "command = 'setsid sleep 300 & echo ready; sleep 300'\n"
         "write = lambda piece: sys.stdout.write(piece.decode()) and sys.stdout.flush()\n"
-        "asyncio.run(LocalSandbox('.').run(command, timeout=60, output=write))\n"
+        "asyncio.run(LocalSandbox('.', isolation='pgroup').run(command, timeout=60, output=write))\n"
     )
-    sandbox = LocalSandbox(tmp_path, grace=0.0)
+    sandbox = LocalSandbox(tmp_path, isolation="pgroup", grace=0.0)
     spoke = asyncio.Event()
     running = asyncio.ensure_future(sandbox.run(f"{sys.executable} {inner}", timeout=60, output=lambda _: spoke.set()))
     await asyncio.wait_for(spoke.wait(), 20)
@@ -146,68 +146,62 @@ async def test_a_harness_inside_a_command_is_ended_with_it_and_so_is_what_it_run
         await running
 
     assert processes.wait_gone(5) == set()
-    sandbox.close()
+    await sandbox.close()
 
 
-# -- what a guard could not do: reap --------------------------------------------------------------
+# -- what a guard could not do: it is found when the next process begins ----------------------------
 
 
 @pytest.fixture
-def left(harness: Start, wait_end: Any) -> Callable[[str], Started]:
-    """A command that its harness and its guard left behind."""
+def left(harness: Start, wait_end: Any) -> Callable[[str], str]:
+    """A command that its harness and its guard left behind: its isolation, as an intent has recorded it."""
 
-    def leave(command: str) -> Started:
-        running = harness(command)
-        record = started(running)
+    def leave(command: str) -> str:
+        running = harness(command, isolation="pgroup")
+        record, isolation = started(running), running.until("isolation")["it"]
         running.until_ready()
         end(guards([record])[0], wait_end)
         running.child.kill()
         assert wait_end(running.child.pid, 5)
-        return record
+        return isolation
 
     return leave
 
 
-async def test_a_later_process_reaps_what_was_left(
-    sandbox: LocalSandbox, left: Callable[[str], Started], processes: Any
+async def test_a_later_process_ends_what_was_left_before_it_runs_anything(
+    tmp_path: Path, left: Callable[[str], str], processes: Any
 ) -> None:
-    record = left("setsid sleep 300 & sleep 300 & echo ready; sleep 300; true")
+    left("setsid sleep 300 & sleep 300 & echo ready; sleep 300; true")
     assert len(processes.alive()) == 4
 
-    killed = await sandbox.reap([record])
+    await LocalSandbox(tmp_path, isolation="pgroup").isolation()
 
-    assert record.pid in killed
-    assert len(killed) == 4
-    assert processes.alive() == set()
-    assert await sandbox.reap([record]) == ()
+    assert processes.wait_gone(5) == set()
 
 
-async def test_without_its_shell_only_the_marked_ones_are_reaped(
-    sandbox: LocalSandbox, left: Callable[[str], Started], processes: Any, wait_end: Any
+@pytest.mark.parametrize("isolation", [None, "pgroup"])
+async def test_an_interrupted_call_says_what_was_found_of_it_and_ended(
+    tmp_path: Path, left: Callable[[str], str], processes: Any, isolation: str | None
 ) -> None:
-    record = left("sleep 300 & echo ready; sleep 300; true")
-    os.kill(record.pid, signal.SIGKILL)
-    assert wait_end(record.pid, 5)
+    recorded = left("sleep 300 & echo ready; sleep 301; true")
 
-    assert len(await sandbox.reap([record])) == 2
-    assert processes.alive() == set()
+    said = await LocalSandbox(tmp_path, isolation=isolation).interrupted(recorded)
 
-
-@pytest.mark.parametrize("change", [{"boot": "another"}, {"boot": ""}, {"started": 1, "mark": "/no.such.mark/"}])
-async def test_what_cannot_be_told_for_certain_is_not_reaped(
-    sandbox: LocalSandbox, left: Callable[[str], Started], processes: Any, change: dict[str, Any]
-) -> None:
-    record = left("echo ready; sleep 300; true")
-    alive = processes.alive()
-
-    assert await sandbox.reap([msgspec.structs.replace(record, **change)]) == ()
-    assert processes.alive() == alive
+    assert said.startswith("What it had started may still be running. Found now and killed: ")
+    assert "sleep 300" in said
+    assert "sleep 301" in said
+    assert processes.wait_gone(5) == set()
 
 
-async def test_commands_of_a_process_that_lives_are_not_reaped(sandbox: LocalSandbox, harness: Start) -> None:
-    running = harness("echo ready; sleep 300; true")
-    record = started(running)
+async def test_commands_of_a_process_that_lives_are_left_alone(tmp_path: Path, harness: Start, processes: Any) -> None:
+    running = harness("echo ready; sleep 300; true", isolation="pgroup")
+    recorded = running.until("isolation")["it"]
     running.until_ready()
+    alive = processes.alive()
+    sandbox = LocalSandbox(tmp_path, isolation="pgroup")
 
-    assert await sandbox.reap([record]) == ()
-    assert kit.find_process(record.pid) is not None
+    await sandbox.isolation()
+    said = await sandbox.interrupted(recorded)
+
+    assert "still lives: what it had started may still run" in said
+    assert alive <= processes.alive()

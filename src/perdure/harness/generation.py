@@ -126,8 +126,9 @@ class GenerationTask(TaskDefinition, reserved=True):
             chance = harness.clock.random()
             await invocation.record(partial(self._failed, error=error, text=stream.text, pin=pin, chance=chance))
         else:
-            usage = stream.answer.usage
-            await invocation.record(partial(self._answered, message=message, usage=usage, installed=installed, pin=pin))
+            isolation = await harness.isolation(installed.tools.get(call.name) for call in calls_of(message))
+            answered = partial(self._answered, message=message, usage=stream.answer.usage, isolation=isolation)
+            await invocation.record(partial(answered, installed=installed, pin=pin))
 
     def _model(self, name: str | None) -> Model | str:
         """The model of that name, or why there is none."""
@@ -157,6 +158,7 @@ class GenerationTask(TaskDefinition, reserved=True):
         *,
         message: AssistantMessage,
         usage: Usage | None,
+        isolation: str,
         installed: Installed,
         pin: dict[str, Any],
     ) -> None:
@@ -176,7 +178,7 @@ class GenerationTask(TaskDefinition, reserved=True):
         offered = {name: installed.ready(name).described for name in installed.offered(pin["tools"])}
         most = len(calls) - 1
         verdicts = [judge(call, offered, stop=message.stop, last=at == most) for at, call in enumerate(calls)]
-        tasks = await self._start_calls(tx, entry.id, calls, verdicts, installed, pin, live)
+        tasks = await self._start_calls(tx, entry.id, calls, verdicts, installed, isolation, pin, live)
         refused = 0 if tasks else pin["refused"] + 1
         await tx.wait(tasks, then=self.prepare, round=round + 1, refused=refused)
 
@@ -187,6 +189,7 @@ class GenerationTask(TaskDefinition, reserved=True):
         calls: list[ToolCall],
         verdicts: list[Passed | Refused],
         installed: Installed,
+        isolation: str,
         pin: dict[str, Any],
         live: Any,
     ) -> list[Task]:
@@ -204,18 +207,24 @@ class GenerationTask(TaskDefinition, reserved=True):
                 continue
             tool = installed.tools[call.name]
             sequential = tool.sequential or pin.get("sequential", False)
-            task = self._start_call(tx, key, tool, verdict, installed, elder if sequential else None)
+            data = {"arguments": verdict.arguments, "replay": tool.replay, "isolation": isolation}
+            task = self._start_call(tx, key, tool, data, installed, elder if sequential else None)
             elder = task if sequential else elder
             live["tools"][str(task.id)] = {"name": call.name, "call": key, "output": ""}
             tasks.append(task)
         return tasks
 
     def _start_call(
-        self, tx: InvocationTransaction, key: str, tool: Tool, verdict: Passed, installed: Installed, after: Task | None
+        self,
+        tx: InvocationTransaction,
+        key: str,
+        tool: Tool,
+        data: dict[str, Any],
+        installed: Installed,
+        after: Task | None,
     ) -> Task:
         """Without hooks the intent is committed here; with hooks the call starts at its gate."""
         harness = self.harness
-        data = {"arguments": verdict.arguments, "replay": tool.replay, "isolation": harness.sandbox_id}
         input = {"call": key, "name": tool.name}
         if installed.registry.before_tool:
             return tx.create_task(harness.tool_task, input, owner=tx.invocation, phase="gate", data=data, after=after)

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Literal
 
 import msgspec
 
 from perdure.clock import Clock
-from perdure.errors import UsageError
+from perdure.errors import SandboxError, UsageError
 from perdure.harness.generation import GenerationTask
 from perdure.harness.installed import Installed
 from perdure.harness.limits import Watch
 from perdure.harness.progress import INTERVAL, Progress
-from perdure.harness.registry import Registry
+from perdure.harness.registry import Registry, Tool
 from perdure.harness.retry import RetryPolicy
 from perdure.harness.stored import AGENT, LIVE
 from perdure.harness.tool import ToolTask
@@ -107,9 +107,16 @@ class Harness:
     def model(self, name: str | None) -> Model | None:
         return None if name is None else self._models(name)
 
-    @property
-    def sandbox_id(self) -> str:
-        return "none" if self.sandbox is None else self.sandbox.id
+    async def isolation(self, tools: Iterable[Tool | None]) -> str:
+        """What the intents of calls of these tools record of where they run."""
+        if self.sandbox is None:
+            return "none"
+        if not any(tool is not None and tool.runs_commands for tool in tools):
+            return self.sandbox.id
+        try:
+            return await self.sandbox.isolation()
+        except SandboxError:  # the call will be told why; nothing can run
+            return self.sandbox.id
 
     # -- what conversations store -----------------------------------------------------------
 

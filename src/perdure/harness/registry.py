@@ -24,6 +24,8 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
     `replay="safe"` says that the whole call can be repeated after an interruption; the default never is (H19).
     `sequential` calls of a round run one after another. `keep` says which part of too long an output stays (H21).
+    One that `runs_commands` in the sandbox has their isolation recorded with its intent, and a call that was
+    interrupted says what that proves.
     """
 
     name: str
@@ -32,6 +34,7 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     timeout: float = TOOL_TIMEOUT
     sequential: bool = False
     keep: Keep = "head"
+    runs_commands: bool = False
 
     @property
     def takes_call(self) -> bool:
@@ -54,6 +57,7 @@ def tool(
     timeout: float = TOOL_TIMEOUT,
     sequential: bool = False,
     keep: Keep = "head",
+    runs_commands: bool = False,
 ) -> Callable[[Callable[..., Any]], Tool]: ...
 def tool(
     function: Callable[..., Any] | None = None,
@@ -64,6 +68,7 @@ def tool(
     timeout: float = TOOL_TIMEOUT,
     sequential: bool = False,
     keep: Keep = "head",
+    runs_commands: bool = False,
 ) -> Tool | Callable[[Callable[..., Any]], Tool]:
     """Make a function a tool: its signature and docstring say what the model is told.
 
@@ -77,7 +82,15 @@ def tool(
             raise UsageError(f"tool {called!r}: replay={replay!r}: use 'safe' or 'unsafe'")
         if not timeout > 0:
             raise UsageError(f"tool {called!r}: timeout must be positive, not {timeout}")
-        return Tool(name=called, function=function, replay=replay, timeout=timeout, sequential=sequential, keep=keep)
+        return Tool(
+            name=called,
+            function=function,
+            replay=replay,
+            timeout=timeout,
+            sequential=sequential,
+            keep=keep,
+            runs_commands=runs_commands,
+        )
 
     return make if function is None else make(function)
 

@@ -31,6 +31,10 @@ if TYPE_CHECKING:
     from perdure.harness.harness import Harness
 
 
+#: Begins the memo of the isolation under which an attempt ran, where that is not the one that its intent recorded.
+ISOLATION = "perdure.isolation."
+
+
 class Result(msgspec.Struct, frozen=True, kw_only=True):
     """How a call ended, as the model is told."""
 
@@ -97,11 +101,12 @@ class ToolTask(TaskDefinition, reserved=True):
         installed = harness.installed
         tool = installed.tools.get(name)
         if _interrupted(invocation, tool):
-            await self._finish(invocation, await self._interruption(invocation), None)
+            await self._finish(invocation, await self._interruption(invocation, intent), None)
             return
         if tool is None:
             await self._finish(invocation, _gone(name), None)
             return
+        await self._note_isolation(invocation, tool, intent)
         if invocation.begun is None:
             await invocation.begin(tool.replay)
         call = Call(harness, invocation, tool)
@@ -145,14 +150,36 @@ class ToolTask(TaskDefinition, reserved=True):
         telemetry.emit("perdure.tool.returned", metadata=about)
         return result
 
-    async def _interruption(self, invocation: Invocation) -> Result:
+    async def _note_isolation(self, invocation: Invocation, tool: Tool, intent: dict[str, Any]) -> None:
+        """The intent may be another process's, which died before it could begin: then it says nothing of this one."""
+        if not tool.runs_commands:
+            return
+        isolation = await self.harness.isolation([tool])
+        if isolation != intent.get("isolation"):
+            async with invocation.commit() as tx:
+                tx.memo(f"{ISOLATION}{invocation.attempt}", isolation)
+
+    async def _proved(self, invocation: Invocation, intent: dict[str, Any]) -> str:
+        """What is known of the commands that an interrupted call ran (R9)."""
+        tool, sandbox = self.harness.installed.tools.get(invocation.input["name"]), self.harness.sandbox
+        if tool is None or not tool.runs_commands or sandbox is None or invocation.begun is None:
+            return ""
+        task = self.harness.line.memory.tip.tasks.get(invocation.id)
+        memos = {} if task is None else task.memos
+        isolation = memos.get(f"{ISOLATION}{invocation.begun.attempt}", intent.get("isolation", ""))
+        try:
+            return f"{await sandbox.interrupted(isolation)} "
+        except SandboxError:
+            return ""
+
+    async def _interruption(self, invocation: Invocation, intent: dict[str, Any]) -> Result:
         output = ""
         live = await self.harness.live(invocation)
         if live is not None:
             output = live["tools"].get(str(invocation.id), {}).get("output", "")
         text = (
             f"{invocation.input['name']} was interrupted: the process ended while it ran. Its outcome is unknown: "
-            "it may have happened. Check before you repeat it."
+            f"it may have happened. {await self._proved(invocation, intent)}Check before you repeat it."
         )
         if output:
             text = f"{text}\nOutput until then:\n{output}"

@@ -1,7 +1,6 @@
 """One shell command, from its start until nothing of it is left.
 
 The command is over when its shell is, not when its output is: a background job may hold the pipe for hours (I72).
-Output is read in bounded pieces, so that a flood neither fills the memory nor starves the loop (I75).
 Everything that waits for the kernel is bounded, and nothing here is interrupted by the caller's cancellation.
 """
 
@@ -9,199 +8,195 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import fcntl
 import os
-import shutil
 import signal
 import subprocess
 import threading
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
 
 from perdure.clock import Clock
 from perdure.sandbox import Exit
 from perdure.sandboxes import threads
-from perdure.sandboxes.guard import ENTER, SHELL, Guard
-from perdure.sandboxes.table import MARK_NAME, Brood, process
+from perdure.sandboxes.pump import Pump
+from perdure.sandboxes.table import Brood
 
-#: Seconds that a call waits for its last processes and the end of its output: it returns within 0.5 s of its shell.
-LINGER = 0.45
-#: Seconds in which what outlived the shell may end by itself, as the other end of a pipe does, and all of its ending.
-PATIENCE, LIMIT = 0.1, 0.35
-#: Bytes read in one turn of the loop, and what we ask the kernel to buffer meanwhile.
-PIECE = 64 * 1024
-PIPE_SIZE = 1024 * 1024
-
-Sink = Callable[[bytes], None]
+#: Seconds that a call waits for the end of its output once its processes are gone, as far as they were found.
+LINGER = 0.2
+#: Seconds that looking for what is left, and killing it, may take: with both a call returns within 0.5 s of its shell.
+LIMIT = 0.25
+#: So many of the processes that outlived a command are told.
+MOST_RUNNING = 20
 
 
-class Command:
-    """A running command. Invariant: its shell is not reaped before `release`, so its pid and group stay its own."""
+class Child:
+    """A process of ours. Invariant: it is not reaped before `release`, so its pid and its group stay its own."""
 
-    def __init__(self, command: str, *, guard: Guard, env: Mapping[str, str], cwd: str, sink: Sink) -> None:
-        """Starts it. Raises OSError, or ValueError where the command holds what no argument can."""
+    def __init__(self, argv: Sequence[str], *, stdin: int, pump: Pump, env: Mapping[str, str], cwd: str) -> None:
+        """Starts it, on the loop's thread: with that the kernel ties what must not outlive us.
+
+        In a session of its own: no terminal to ask at, and a group that can be ended at once. Signals are restored.
+        Raises OSError, or ValueError where an argument holds what none can.
+        """
         self._loop = asyncio.get_running_loop()
-        self._guard = guard
-        self._sink = sink
-        #: Done when the shell ended, when the last writer closed the output, when the sink raised.
         self.exited: asyncio.Future[None] = self._loop.create_future()
-        self.drained: asyncio.Future[None] = self._loop.create_future()
-        self.broken: asyncio.Future[Exception] = self._loop.create_future()
-        self._reader, writer = os.pipe()
         self._handle = -1
-        try:
-            mark = guard.next_mark()
-            marked = {**env, MARK_NAME: env.get(MARK_NAME, "") + mark}
-            self._process = _spawn(command, guard.pipe(), writer, marked, cwd)
-        except BaseException:
-            os.close(self._reader)
-            raise
-        finally:
-            os.close(writer)
+        self._process = subprocess.Popen(
+            argv,
+            stdin=stdin,
+            stdout=pump.writer,
+            stderr=pump.writer,
+            env=env,
+            cwd=cwd,
+            start_new_session=True,
+            restore_signals=True,
+        )
         self.pid = self._process.pid
-        guard.entered(self.pid)
-        row = process(self.pid)
-        self.brood = Brood(self.pid, mark, row.started if row else 0)
-        try:
-            self._listen()
-        except BaseException:
-            self.release()
-            raise
-
-    def _listen(self) -> None:
-        os.set_blocking(self._reader, False)
-        with contextlib.suppress(
-            OSError, AttributeError
-        ):  # there is a limit for each user; other systems have no such call
-            fcntl.fcntl(self._reader, fcntl.F_SETPIPE_SZ, PIPE_SIZE)
-        self._loop.add_reader(self._reader, self._read)
         try:
             self._handle = os.pidfd_open(self.pid)
         except (OSError, AttributeError):  # an old kernel, or another one
-            threads.start(self._process.wait, "wait").add_done_callback(lambda _: _settle(self.exited, None))
+            threads.start(self._process.wait, "wait").add_done_callback(lambda _: settle(self.exited))
         else:
             self._loop.add_reader(self._handle, self._ended)
 
     def _ended(self) -> None:
         self._loop.remove_reader(self._handle)
-        _settle(self.exited, None)
-
-    def _read(self) -> None:
-        try:
-            piece = os.read(self._reader, PIECE)
-        except BlockingIOError:
-            return
-        except OSError:
-            piece = b""
-        if not piece:
-            self._loop.remove_reader(self._reader)
-            _settle(self.drained, None)
-        elif not self.broken.done():
-            try:
-                self._sink(piece)
-            except Exception as error:
-                self.broken.set_result(error)
+        settle(self.exited)
 
     @property
-    def code(self) -> int:
-        """After `release`: the exit status of the shell as a shell tells it. 137 for one that cannot be ended."""
-        status = self._process.returncode
-        if status is None:
-            return 128 + signal.SIGKILL
-        return status if status >= 0 else 128 - status
+    def status(self) -> int | None:
+        """After `release`: its exit code, or minus the signal that ended it. None for one that cannot be ended."""
+        return self._process.returncode
+
+    @property
+    def collected(self) -> bool:
+        return self._process.returncode is not None
+
+    def kill(self) -> None:
+        """SIGKILL to this process alone."""
+        with contextlib.suppress(OSError):
+            self._process.kill()
+
+    def peek(self) -> int | None:
+        """Its status, collecting it if it has ended."""
+        return self._process.poll()
 
     def release(self) -> None:
-        """Give back what the command held of this process; once is enough. What of its group still lives is killed."""
-        if self._reader < 0:
-            return
-        if self._process.returncode is None:
-            self.brood.signal(signal.SIGKILL, ())
-        self._guard.dismiss(self.pid)  # before the shell is reaped: from then on its number may be another's
-        self._reap()
-        for end in (self._reader, self._handle):
-            if end >= 0:
-                self._loop.remove_reader(end)
-                os.close(end)
-        self._reader = self._handle = -1
-
-    def _reap(self) -> None:
-        """Collect the shell. It is dead unless the loop is being shut down, or it cannot be killed."""
+        """Collect it, and give back what it held of this process. It is dead unless the loop is being shut down."""
         try:
             self._process.wait(0.1 if self._process.poll() is None else 0)
         except subprocess.TimeoutExpired:
             threading.Thread(target=self._process.wait, name="perdure-reap", daemon=True).start()
+        if self._handle >= 0:
+            self._loop.remove_reader(self._handle)
+            os.close(self._handle)
+            self._handle = -1
 
 
-def _spawn(command: str, guard: int, writer: int, env: Mapping[str, str], cwd: str) -> subprocess.Popen[bytes]:
-    """In a session of its own: no terminal to ask at, and a group that can be ended at once. Signals are restored."""
-    bash = shutil.which("bash") or SHELL
-    return subprocess.Popen(
-        [SHELL, "-c", ENTER, SHELL, bash, "-c", command],
-        stdin=guard,
-        stdout=writer,
-        stderr=writer,
-        env=env,
-        cwd=cwd,
-        start_new_session=True,
-        restore_signals=True,
-    )
+class Command(Protocol):
+    """A running command, however it is kept together."""
+
+    child: Child
+    pump: Pump
+    brood: Brood
+    #: What outlived the shell and was ended with it; pids that could not be ended.
+    running: dict[int, str]
+    stuck: set[int]
+
+    async def begin(self) -> None:
+        """Let it run. Raises SandboxError when it cannot."""
+        ...
+
+    async def terminate(self, grace: float) -> None:
+        """SIGTERM, and time to obey for all of them, not only for the shell."""
+        ...
+
+    async def end(self) -> None:
+        """Return when nothing of it is left that can be found and ended, at the latest some seconds later."""
+        ...
+
+    def release(self) -> None:
+        """Give back what the command held of this process; once is enough. What of it still lives is killed."""
+        ...
 
 
-def _settle(future: asyncio.Future[None], value: None) -> None:
+def settle(future: asyncio.Future[None]) -> None:
     if not future.done():
-        future.set_result(value)
+        future.set_result(None)
 
 
 async def supervise(
-    command: Command, *, timeout: float, grace: float, stopped: asyncio.Future[None], clock: Clock
+    command: Command,
+    *,
+    timeout: float | None,
+    grace: float,
+    stopped: asyncio.Future[None],
+    clock: Clock,
+    strategy: str,
 ) -> Exit:
     """See a command through: until its shell ends, the time is over, somebody stops it, or its output finds no taker.
 
-    Returns at most `grace` + LINGER after that, whatever the processes do. To be run as a task that nobody cancels.
+    To be run as a task that nobody cancels.
     """
+    began, pump, exited = clock.monotonic(), command.pump, command.child.exited
+    held = False
     try:
-        asked = await within(clock, timeout, command.exited, stopped, command.broken)
-        if not command.exited.done():
-            await _terminate(command.brood, command.exited, grace, clock)
-        patience = PATIENCE
-        if not command.exited.done():
-            command.brood.signal(signal.SIGKILL, ())
-            patience = 0
-        killed: set[int] = set()
-        ending = threads.start(lambda: command.brood.kill(killed, patience=patience, limit=LIMIT), "kill")
-        await within(clock, LINGER, ending, command.exited, command.drained, all_of_them=True)
-        stuck = ending.result() if ending.done() else set(killed)
+        in_time = await within(clock, timeout, exited, stopped, pump.broken, pump.capped)
+        if not exited.done():
+            await command.terminate(grace)
+        await command.end()
+        while not await within(clock, LINGER, pump.drained, pump.broken):
+            held = not pump.paused
+            if held:
+                break
     finally:
         command.release()
-    if command.broken.done():
-        raise command.broken.result()
-    running = (killed | stuck) - {command.pid}
-    return Exit(code=command.code, timed_out=not asked, running=tuple(sorted(running)), stuck=tuple(sorted(stuck)))
+    if pump.broken.done():
+        raise pump.broken.result()
+    spool, told = pump.spool, list(dict.fromkeys(name for name in command.running.values() if name))
+    return Exit(
+        code=_code(command.child.status),
+        timed_out=not in_time,
+        capped=pump.capped.done(),
+        held=held,
+        total_bytes=pump.total,
+        seconds=clock.monotonic() - began,
+        strategy=strategy,
+        running=tuple(told[:MOST_RUNNING]),
+        stuck=tuple(sorted(command.stuck)),
+        spilled=0 if spool is None else await spool.kept(),
+        spill=spool.path if spool is not None and spool.used else None,
+    )
 
 
-async def _terminate(brood: Brood, exited: asyncio.Future[None], grace: float, clock: Clock) -> None:
-    """SIGTERM, and time to obey for all of them, not only for the shell."""
-    given_up = threading.Event()
-
-    def terminate() -> None:
-        brood.signal(signal.SIGTERM)
-        brood.wait_gone(given_up)
-
-    gone = threads.start(terminate, "terminate")
-    try:
-        await within(clock, grace, gone, exited, all_of_them=True)
-    finally:
-        given_up.set()
+def _code(status: int | None) -> int:
+    """As a shell tells it. 137 for one that cannot be ended."""
+    if status is None:
+        return 128 + signal.SIGKILL
+    return status if status >= 0 else 128 - status
 
 
-async def within(clock: Clock, seconds: float, *awaited: asyncio.Future[Any], all_of_them: bool = False) -> bool:
+async def hunt(command: Command, clock: Clock, *, patience: float) -> None:
+    """Find what is left of a command by its group and its mark, and end it."""
+    found: dict[int, str] = {}
+    ending = threads.start(lambda: command.brood.kill(found, patience=patience, limit=LIMIT), "kill")
+    await within(clock, LIMIT + 0.05, ending)
+    found.pop(command.child.pid, None)
+    command.running |= found
+    command.stuck |= ending.result() if ending.done() else set(found)
+
+
+async def within(clock: Clock, seconds: float | None, *awaited: asyncio.Future[Any], all_of_them: bool = False) -> bool:
     """Wait for one of the futures, or all of them, as long as `seconds` last; whether that happened."""
     enough = all if all_of_them else any
-    sleeper = asyncio.ensure_future(clock.sleep(seconds))
+    sleeper = None if seconds is None else asyncio.ensure_future(clock.sleep(seconds))
     try:
-        while not sleeper.done() and not enough(each.done() for each in awaited):
-            pending = {each for each in awaited if not each.done()}
-            await asyncio.wait({sleeper, *pending}, return_when=asyncio.FIRST_COMPLETED)
+        while not (sleeper is not None and sleeper.done()) and not enough(each.done() for each in awaited):
+            pending: set[asyncio.Future[Any]] = {each for each in awaited if not each.done()}
+            if sleeper is not None:
+                pending.add(sleeper)
+            await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
     finally:
-        sleeper.cancel()
+        if sleeper is not None:
+            sleeper.cancel()
     return enough(each.done() for each in awaited)

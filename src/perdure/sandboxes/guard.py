@@ -15,9 +15,8 @@ import select
 import signal
 import weakref
 
-from perdure.sandboxes.table import process
-
-SHELL = "/bin/sh"
+from perdure.sandboxes.strategies import SHELL
+from perdure.sandboxes.table import owner
 
 #: Written to the pipe: "+ GROUP" by a command, "- GROUP" by us when nothing of it is left.
 _GUARD = """
@@ -53,9 +52,8 @@ class Guard:
     """A guard over the commands of one sandbox, or of several that share it. Starts with the first command."""
 
     def __init__(self) -> None:
-        own = process(os.getpid())
         #: Begins the mark of each command: this process, and this guard in it.
-        self._mark = f"/{os.getpid()}.{own.started if own else 0}.{next(_numbers)}."
+        self._mark = f"/{owner()}.{next(_numbers)}."
         self._calls = itertools.count(1)
         self._pipe = _Pipe()
         #: Groups that entered and were not dismissed; a new guard is told them.

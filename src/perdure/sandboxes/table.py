@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import re
 import select
 import signal
 import threading
@@ -18,8 +19,12 @@ from typing import NamedTuple
 
 #: The variable that carries the marks. Nested commands carry those of all that enclose them.
 MARK_NAME = "PERDURE_CALL"
+#: A mark: the process that ran the command (`owner`), a number for the guard in it and one for the command.
+MARK = re.compile(r"/(\d+\.\d+\.\d+)\.\d+\.\d+/")
 
 PROC = "/proc"
+#: So much of a command line is told, in characters.
+MOST_TOLD = 60
 #: How many processes one wait watches, and how long it waits before it looks at the table again.
 WATCHED = 64
 GLANCE_MS = 50
@@ -85,6 +90,68 @@ def carries(pid: int, mark: str) -> bool:
         return False
 
 
+def command_of(pid: int) -> str:
+    """What a process runs, for people; its name where that is all that can be seen, empty when it is gone."""
+    for name in ("cmdline", "comm"):
+        with contextlib.suppress(OSError):
+            text = _content(f"{PROC}/{pid}/{name}").replace(b"\0", b" ").decode(errors="replace").strip()
+            if text:
+                return text if len(text) <= MOST_TOLD else f"{text[:MOST_TOLD]}…"
+    return ""
+
+
+def children(pid: int) -> list[int]:
+    """Of a process with a single thread."""
+    try:
+        return [int(child) for child in _content(f"{PROC}/{pid}/task/{pid}/children").split()]
+    except OSError:  # a kernel that does not tell
+        return [row.pid for row in processes() if row.parent == pid]
+
+
+def owner(pid: int | None = None) -> str:
+    """Names a process (this one) for as long as the machine runs: its pid namespace, its pid, its start time."""
+    pid = os.getpid() if pid is None else pid
+    row = process(pid)
+    return f"{_namespace()}.{pid}.{row.started if row else 0}"
+
+
+def owner_lives(name: str) -> bool | None:
+    """Whether the process of that name lives; None where that cannot be told from here, as of another container."""
+    namespace, pid, started = (int(part) for part in name.split("."))
+    if namespace != _namespace() or not namespace:
+        return None
+    row = process(pid)
+    return row is not None and row.alive and row.started == started
+
+
+@functools.cache
+def _namespace() -> int:
+    """The number of this process's pid namespace; 0 where there are none."""
+    try:
+        return int(os.readlink(f"{PROC}/self/ns/pid").strip("pid:[]"))
+    except (OSError, ValueError):
+        return 0
+
+
+def orphans() -> list[Process]:
+    """Living processes of commands whose owner is gone. Those of other users are not seen, of other containers left."""
+    found: list[Process] = []
+    for row in processes():
+        owners = MARK.findall(_marks(row.pid)) if row.alive and row.pid != os.getpid() else []
+        if any(owner_lives(each) is False for each in owners):
+            found.append(row)
+    return found
+
+
+def _marks(pid: int) -> str:
+    try:
+        variables = _content(f"{PROC}/{pid}/environ").split(b"\0")
+    except OSError:
+        return ""
+    begin = f"{MARK_NAME}=".encode()
+    return next((each.decode(errors="replace") for each in variables if each.startswith(begin)), "")
+
+
 def belonging(rows: Iterable[Process], group: int | None, marked: Iterable[int]) -> list[Process]:
     """Which of the rows are in the group, in the session of its name, or marked, and all that descend from those."""
     rows = list(rows)
@@ -103,12 +170,13 @@ class Brood(NamedTuple):
     group: int | None
     mark: str
     since: int  #: start time of the first of them
+    spared: frozenset[int] = frozenset()  #: what keeps them together, and is asked in its own way to end
 
     def alive(self) -> list[Process]:
         """Those that live now. Never this process itself."""
         rows = [row for row in processes() if row.pid != os.getpid()]
         marked = [row.pid for row in rows if row.started >= self.since and carries(row.pid, self.mark)]
-        return [row for row in belonging(rows, self.group, marked) if row.alive]
+        return [row for row in belonging(rows, self.group, marked) if row.alive and row.pid not in self.spared]
 
     def signal(self, number: signal.Signals, alive: Iterable[Process] | None = None) -> None:
         """To the whole group at once, and to each that left it."""
@@ -119,21 +187,27 @@ class Brood(NamedTuple):
             if each.group != self.group:
                 send(each, number)
 
+    def terminate(self) -> None:
+        """SIGTERM, also to those that are stopped."""
+        alive = self.alive()
+        self.signal(signal.SIGTERM, alive)
+        self.signal(signal.SIGCONT, alive)
+
     def wait_gone(self, given_up: threading.Event) -> None:
         """Return when none lives, or soon after somebody gave up."""
         while not given_up.is_set() and (alive := self.alive()):
             wait_any_end(alive, GLANCE_MS)
 
-    def kill(self, found: set[int], *, patience: float, limit: float) -> set[int]:
+    def kill(self, found: dict[int, str], *, patience: float, limit: float) -> set[int]:
         """End all that live; those that still do after `limit` seconds are returned.
 
-        They have `patience` seconds to end by themselves; `found` gets the pid of each that had to be killed.
+        They have `patience` seconds to end by themselves; `found` gets each that had to be killed, and what it ran.
         The seconds are real ones: this waits for the kernel, not for a plan.
         """
         begin = time.monotonic()
         while (alive := self.alive()) and (passed := time.monotonic() - begin) < limit:
             if passed >= patience:
-                found |= {each.pid for each in alive}
+                found |= {each.pid: command_of(each.pid) for each in alive if each.pid not in found}
                 self.signal(signal.SIGKILL, alive)
             wait_any_end(alive, GLANCE_MS)
         return {each.pid for each in alive}

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import queue
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -16,20 +18,18 @@ def start(function: Callable[[], T], name: str) -> asyncio.Future[T]:
     loop = asyncio.get_running_loop()
     future: asyncio.Future[T] = loop.create_future()
 
-    def run() -> None:
-        try:
-            outcome = function()
-        except BaseException as error:
-            report(_fail, future, error)
-        else:
-            report(_succeed, future, outcome)
-
-    def report(settle: Callable[..., None], *arguments: object) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile, and with it whoever waited
-            loop.call_soon_threadsafe(settle, *arguments)
-
-    threading.Thread(target=run, name=f"perdure-{name}", daemon=True).start()
+    threading.Thread(target=_run, args=(function, future, loop), name=f"perdure-{name}", daemon=True).start()
     return future
+
+
+def _run(function: Callable[[], T], future: asyncio.Future[T], loop: asyncio.AbstractEventLoop) -> None:
+    try:
+        outcome = function()
+        settle = partial(_succeed, future, outcome)
+    except BaseException as error:
+        settle = partial(_fail, future, error)
+    with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile, and with it whoever waited
+        loop.call_soon_threadsafe(settle)
 
 
 def _succeed(future: asyncio.Future[T], outcome: T) -> None:
@@ -58,3 +58,57 @@ async def joined(*awaited: asyncio.Future[Any]) -> None:
             each.exception()  # seen, so that nobody is told it was not
     if cancelled is not None:
         raise cancelled
+
+
+class Worker:
+    """Runs functions one after another in one daemon thread, which begins with the first and ends when told.
+
+    It belongs to no loop: whoever asks is answered on the loop that runs when it asks.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._queue: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+
+    def submit(self, function: Callable[[], object], then: Callable[[], None] | None = None) -> None:
+        """Run it; then call `then` on the loop. An error of it is nobody's: it should raise none."""
+        loop = asyncio.get_running_loop()
+
+        def run() -> None:
+            try:
+                function()
+            finally:
+                if then is not None:
+                    with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile
+                        loop.call_soon_threadsafe(then)
+
+        self._put(run)
+
+    async def call(self, function: Callable[[], T]) -> T:
+        """What it returns, or raises."""
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[T] = loop.create_future()
+        self._put(lambda: _run(function, future, loop))
+        return await future
+
+    def stop(self) -> None:
+        """End when all that was asked is done. It can be asked again."""
+        if self._thread is not None:
+            self._queue.put(None)
+            self._thread = None
+
+    def _put(self, item: Callable[[], None]) -> None:
+        if self._thread is None:
+            self._queue = queue.SimpleQueue()
+            self._thread = threading.Thread(
+                target=_work, args=(self._queue,), name=f"perdure-{self._name}", daemon=True
+            )
+            self._thread.start()
+        self._queue.put(item)
+
+
+def _work(items: queue.SimpleQueue[Callable[[], None] | None]) -> None:
+    while (item := items.get()) is not None:
+        with contextlib.suppress(Exception):
+            item()

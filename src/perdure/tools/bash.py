@@ -15,7 +15,7 @@ ENDING = 5.0
 BINARY_SHARE = 0.1
 
 
-@tool(keep="both")
+@tool(keep="both", runs_commands=True)
 async def bash(call: ToolContext, command: str, timeout: float = 30) -> str:
     """Run a shell command. The answer is what it printed (standard output and error together) and its exit code.
 
@@ -58,9 +58,10 @@ def report(printed: str, ended: Exit) -> str:
     notes: list[str] = []
     if printed and sum(printed.count(sign) for sign in "\ufffd\u2400") > len(printed) * BINARY_SHARE:
         notes.append("[the output is binary: what is no text is shown as \ufffd and \u2400]")
-    killed = [pid for pid in ended.running if pid not in ended.stuck]
-    if killed:
-        notes.append(f"[still running after the command, and ended with it: {_processes(killed)}]")
+    if ended.running:
+        notes.append(f"[still running after the command, and ended with it: {', '.join(ended.running)}]")
+    if ended.held:
+        notes.append("[a background process still holds the output: what it prints is not seen]")
     if ended.stuck:
         notes.append(f"[could not be ended and may still run: {_processes(list(ended.stuck))}]")
     notes.append(f"[exit code {ended.code}]")
