@@ -163,13 +163,18 @@ async def store(
         )
     else:
         storage = url
-    if directory is not None:
-        options["sandbox"] = adapter("sandbox:local")(directory, clock=clock)
+    sandbox: Sandbox | None = None
     try:
+        if directory is not None:
+            sandbox = options["sandbox"] = adapter("sandbox:local")(directory, clock=clock)
         yield Store(storage, options, clock, telemetry)
     finally:
-        if isinstance(url, str):
-            await storage.close()
+        try:
+            if sandbox is not None:
+                await sandbox.close()
+        finally:
+            if isinstance(url, str):
+                await storage.close()
 
 
 async def open_storage(
