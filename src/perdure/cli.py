@@ -18,6 +18,7 @@ from perdure.errors import NotFound, PerdureError, UsageError
 #: Command: (module, attribute, what `--help` says of it).
 COMMANDS: Mapping[str, tuple[str, str, str]] = {
     "run": ("perdure.commands.run", "run", "Give the agent a task and watch it work."),
+    "chat": ("perdure.commands.chat", "chat", "Talk with the agent, line by line."),
     "resume": ("perdure.commands.resume", "resume", "Go on with unfinished work."),
     "ls": ("perdure.commands.ls", "ls", "List conversations, or the sessions of a store."),
     "show": ("perdure.commands.show", "show", "Show the transcript of a conversation."),

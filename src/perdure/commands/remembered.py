@@ -15,6 +15,7 @@ from perdure.errors import NotFound, UsageError
 from perdure.harness.conversation import ConversationHandle
 from perdure.harness.registry import Registry
 from perdure.harness.stored import GENERATION, TOOL
+from perdure.records import ROOT
 from perdure.session.documents import declare
 from perdure.tasks.inspection import Inspection
 
@@ -31,10 +32,10 @@ async def remember(chat: ConversationHandle, model: Chosen, needs: Mapping[str, 
             (await tx.doc(STARTED)).update(value)
 
 
-async def model_of_conversation(reader: ReadSession, key: str | None) -> Remembered | None:
-    """The model that a conversation was worked on with last."""
+async def model_of_conversation(reader: ReadSession, key: str | None, id: int | None = None) -> Remembered | None:
+    """The model that a conversation, by key or id, was worked on with last; the root where neither is given."""
     try:
-        chat = await (reader.root() if key is None else reader.conversation(key))
+        chat = await (reader.find(ROOT if id is None else id) if key is None else reader.conversation(key))
         started: dict[str, Any] | None = await chat.snapshot(STARTED)
     except NotFound:
         return None

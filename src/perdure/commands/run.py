@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
 import sys
 from collections.abc import Awaitable, Callable
@@ -18,14 +17,14 @@ from perdure.app.opening import Store, store
 from perdure.app.session import Session
 from perdure.clock import Clock, SystemClock
 from perdure.commands.choosing import Chosen
-from perdure.commands.chosen import check_model, chosen, preflight
+from perdure.commands.chosen import check_model, preflight
 from perdure.commands.following import Following, beside, first_of
 from perdure.commands.installed import Installed, install
 from perdure.commands.options import Means, Place, as_json_option, equipped, named, placed, seconds
 from perdure.commands.output import Output
+from perdure.commands.picking import pick
 from perdure.commands.remembered import (
     check_before_taking_over,
-    model_of_conversation,
     refuse_missing_tools,
     remember,
     taken_over,
@@ -194,8 +193,7 @@ class Running:
 
     async def _choose(self, reader: HandInSession) -> Chosen:
         """Who answers. Raises UsageError where it cannot be asked from here."""
-        before = None if self._means.model else await model_of_conversation(reader, self._ask.conversation)
-        model = await chosen(self._means.model, self._means.configuration, before, os.environ)
+        model = await pick(reader, self._means.model, self._means.configuration, self._ask.conversation)
         check_model(model.name, self._clock)
         return model
 

@@ -58,6 +58,10 @@ class Person:
             case _:
                 pass  # for programs only
 
+    def rest(self) -> None:
+        """Nothing more comes for now: end the line."""
+        self._close_line()
+
     def _say(self, text: str) -> None:
         if text:
             self._output.say(visible(text) if self._output.for_person else text)
