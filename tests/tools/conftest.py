@@ -20,6 +20,7 @@ class RecordedCall:
     def __init__(self, sandbox: Sandbox) -> None:
         self.sandbox = sandbox
         self.conversation = 1
+        self.jobs: Any = None
         self.shown = b""
         self.spoke = asyncio.Event()
         self.noted: Any = None

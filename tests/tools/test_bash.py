@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from perdure.errors import SandboxError
 from perdure.harness.output import LIMIT_BYTES, LIMIT_LINES
 from perdure.sandbox import Exit
 from perdure.tools.bash import bash, report
+from perdure.tools.read import read
 
 pytestmark = pytest.mark.anyio
 
@@ -18,7 +20,9 @@ pytestmark = pytest.mark.anyio
 async def test_the_answer_is_the_output_and_the_exit_code(call: Any) -> None:
     assert await bash(call, "echo out; echo err >&2; exit 3") == "out\nerr\n[exit code 3]"
     assert call.shown == b"out\nerr\n"
-    assert call.noted == {"code": 3, "timed_out": False, "running": [], "stuck": [], "bytes": 8}
+    told = {"code": 3, "signal": None, "timed_out": False, "running": [], "stuck": [], "bytes": 8, "spill": None}
+    assert {name: call.noted[name] for name in told} == told
+    assert set(call.noted) - set(told) == {"seconds", "strategy"}
 
 
 async def test_no_output_is_said(call: Any) -> None:
@@ -57,7 +61,7 @@ async def test_both_ends_of_long_output_are_kept_within_the_limit_of_outputs(cal
 
     assert text.startswith("1\n2\n")
     assert "lines, " in text
-    assert text.split("\n")[-3] == "100000"
+    assert text.split("\n")[-4:-3] == ["100000"]
     assert len(text.encode()) <= LIMIT_BYTES
     assert text.count("\n") <= LIMIT_LINES
 
@@ -88,3 +92,29 @@ def test_one_that_cannot_be_ended_is_named() -> None:
         "[could not be ended and may still run: process 8]",
         "[exit code 0]",
     ]
+
+
+async def test_output_that_is_too_long_to_show_is_whole_in_a_file_that_read_reaches(call: Any) -> None:
+    text = await bash(call, "seq 1 100000")
+
+    (path,) = re.findall(r"\[all of the output can be read and searched in (.*)\]", text)
+    assert (await read(call, path, offset=99_999)).splitlines()[:2] == ["99999", "100000"]
+    assert call.sandbox.root not in path
+
+
+async def test_a_file_that_holds_only_the_beginning_says_so() -> None:
+    ended = Exit(code=0, total_bytes=100, spill="/scratch/1.txt", spilled=60)
+
+    assert "[its first 60 bytes can be read and searched in /scratch/1.txt]" in report("x", ended)
+
+
+@pytest.mark.parametrize(
+    "command, said",
+    [
+        ("kill -TERM $$", "[exit code 143: SIGTERM]"),
+        ("kill -KILL $$", "[exit code 137: SIGKILL]"),
+        ("exit 200", "[exit code 200]"),
+    ],
+)
+async def test_a_signal_has_its_name(call: Any, command: str, said: str) -> None:
+    assert (await bash(call, command)).endswith(said)

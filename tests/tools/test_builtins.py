@@ -16,9 +16,9 @@ def a_call_of_the_harness_is_what_the_tools_need(call: Call) -> ToolContext:
     return call
 
 
-def test_only_reading_may_be_repeated() -> None:
+def test_only_what_reads_or_ends_may_be_repeated() -> None:
     assert {each.name: each.replay for each in BUILTINS} == {
-        "read": "safe", "write": "unsafe", "edit": "unsafe", "bash": "unsafe",
+        "read": "safe", "write": "unsafe", "edit": "unsafe", "bash": "unsafe", "jobs": "safe", "job_kill": "safe",
     }  # fmt: skip
 
 

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from perdure.errors import HandleExpired, InvalidValue, SandboxError
+from perdure.harness.jobs import Jobs
 from perdure.harness.output import LIMIT_BYTES, LIMIT_LINES, Output, clip
 from perdure.harness.registry import Tool
 from perdure.harness.stored import LIVE
@@ -110,6 +111,11 @@ class Call:
         self.timeout = seconds
         if self._running is not None:
             self._on_loop(self._running.extend, seconds)
+
+    @property
+    def jobs(self) -> Jobs:
+        """The background jobs of the conversation. One that is started here outlives this call and its run."""
+        return Jobs(self._harness, self.conversation, self.commit)
 
     def commit(self) -> Commit[TaskTransaction]:
         """Entries, documents and tasks of your own, in one commit; tasks are owned by this call."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from perdure.errors import UsageError
 from perdure.harness.generation import ABORTED_AT
 from perdure.harness.harness import Settings, check_setting, overlay
+from perdure.harness.jobs import Jobs
 from perdure.harness.runs import run_of, withdraw
 from perdure.harness.stored import AGENT, LIVE, USAGE
 from perdure.harness.submissions import SubmissionHandle, WhenBusy, submit_input, submit_write
@@ -167,6 +168,11 @@ class ConversationHandle:
     async def settings(self) -> Settings:
         """The settings in force."""
         return overlay(self._harness.defaults.settings, await self.snapshot(AGENT))
+
+    @property
+    def jobs(self) -> Jobs:
+        """The background jobs of this conversation."""
+        return Jobs(self._harness, self.id, self.commit)
 
     def inbox(self) -> list[Submission]:
         """Queued submissions, oldest first, as published."""

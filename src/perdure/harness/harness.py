@@ -11,6 +11,7 @@ from perdure.clock import Clock
 from perdure.errors import SandboxError, UsageError
 from perdure.harness.generation import GenerationTask
 from perdure.harness.installed import Installed
+from perdure.harness.job import JobTask
 from perdure.harness.limits import Watch
 from perdure.harness.progress import INTERVAL, Progress
 from perdure.harness.registry import Registry, Tool
@@ -51,6 +52,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     follow_up: Literal["one", "all"] = "one"
     max_rounds: int = 100
     max_queued: int = 1000
+    max_jobs: int = 8  #: background jobs of a conversation that run at a time
+    job_seconds: float = 86_400.0  #: how long one may run
+    job_bytes: int = 16 * 1024 * 1024  #: how much of its newest output is kept
 
 
 class Defaults(msgspec.Struct, frozen=True, kw_only=True):
@@ -89,12 +93,14 @@ class Harness:
         self.progress = Progress(line.clock, defaults.progress_interval)
         self.generation = GenerationTask(self)
         self.tool_task = ToolTask(self)
-        self.scheduler = Scheduler(line, registry.definitions([self.generation, self.tool_task]))
+        self.job_task = JobTask(self)
+        self._built_in = (self.generation, self.tool_task, self.job_task)
+        self.scheduler = Scheduler(line, registry.definitions(self._built_in))
 
     async def install(self, registry: Registry) -> None:
         """Publish another registry: new work uses it, running work keeps what it took (H37)."""
         self.installed = Installed(registry, self._schema, self.defaults.instructions)
-        await self.scheduler.install(registry.definitions([self.generation, self.tool_task]))
+        await self.scheduler.install(registry.definitions(self._built_in))
 
     @property
     def registry(self) -> Registry:
@@ -168,6 +174,10 @@ def overlay(settings: Settings, own: dict[str, Any] | None) -> Settings:
     return msgspec.convert({**msgspec.to_builtins(settings), **known}, Settings)
 
 
+#: The least that a setting can be.
+_LEAST = {"max_rounds": 1, "max_queued": 1, "max_jobs": 0, "job_seconds": 1, "job_bytes": 4096}
+
+
 def check_setting(name: str, value: Any) -> None:
     """Raise UsageError where there is no such setting, or it cannot have the value. None takes the session's."""
     if name not in Settings.__struct_fields__:
@@ -178,5 +188,6 @@ def check_setting(name: str, value: Any) -> None:
         msgspec.convert({name: value}, Settings)
     except msgspec.ValidationError as error:
         raise UsageError(f"setting {name}={value!r}: {error}") from None
-    if name in ("max_rounds", "max_queued") and value < 1:
-        raise UsageError(f"setting {name}={value!r}: it must be at least 1")
+    least = _LEAST.get(name)
+    if least is not None and not value >= least:
+        raise UsageError(f"setting {name}={value!r}: it must be at least {least}")

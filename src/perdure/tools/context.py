@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
+from perdure.harness.jobs import Jobs
 from perdure.sandbox import Sandbox
 
 
@@ -18,6 +19,11 @@ class ToolContext(Protocol):
     @property
     def sandbox(self) -> Sandbox:
         """Where files and processes are. Raises SandboxError where there is none."""
+        ...
+
+    @property
+    def jobs(self) -> Jobs:
+        """The background jobs of the conversation."""
         ...
 
     def output(self, chunk: str | bytes) -> None:
