@@ -14,10 +14,12 @@ _MOST = 30 * 24 * 3600.0
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|h|m|s)")
 _SENTENCE = re.compile(
     r"(?:try again|retry|wait|available)[^.\d]{0,40}?"
-    r"(?P<many>(?:\d+(?:\.\d+)?\s*(?:milliseconds?|ms|seconds?|secs?|minutes?|mins?|hours?|h|m|s)\b\s*)+)",
+    r"(?P<many>(?:\d+(?:\.\d+)?\s*(?:milliseconds?|ms|seconds?|secs?|minutes?|mins?|hours?|h|m|s)(?![A-Za-z])\s*)+)",
     re.IGNORECASE,
 )
-_PIECE = re.compile(r"(\d+(?:\.\d+)?)\s*(milliseconds?|ms|hours?|h|minutes?|mins?|m|seconds?|secs?|s)\b", re.IGNORECASE)
+_PIECE = re.compile(
+    r"(\d+(?:\.\d+)?)\s*(milliseconds?|ms|hours?|h|minutes?|mins?|m|seconds?|secs?|s)(?![A-Za-z])", re.IGNORECASE
+)
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 #: Fields of an error body, and how many seconds their unit has.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import io
 import json
+import re
 from collections.abc import Iterable, Mapping
 from http.client import HTTPException, HTTPResponse
 from typing import Any, cast
@@ -69,19 +70,29 @@ async def _models(url: str, timeout: float) -> list[str]:
 
 
 async def _get(url: str) -> bytes:
-    """The body of a page, asked for by HTTP/1.0: it ends where the connection ends. Raises OSError, HTTPException."""
+    """The body of a page: it ends where the connection ends, or where it says. Raises OSError, HTTPException."""
     parts = urlsplit(url)
     if parts.scheme != "http" or not parts.hostname:
         raise HTTPException("only http:// is looked at")
     reader, writer = await asyncio.open_connection(parts.hostname, parts.port or 80, limit=_MOST_BYTES)
     try:
-        writer.write(f"GET {parts.path} HTTP/1.0\r\nHost: {parts.netloc}\r\nAccept: application/json\r\n\r\n".encode())
+        lines = (
+            f"GET {parts.path} HTTP/1.0",
+            f"Host: {parts.netloc}",
+            "Accept: application/json",
+            "Connection: close",
+            "",
+            "",
+        )
+        writer.write("\r\n".join(lines).encode())
         await writer.drain()
         answer = bytearray()
         while piece := await reader.read(65536):
             answer += piece
             if len(answer) > _MOST_BYTES:
                 raise HTTPException("the list of models is too long")
+            if _is_whole(answer):
+                break
     finally:
         writer.close()
     response = HTTPResponse(cast("Any", _Answered(bytes(answer))))
@@ -89,6 +100,13 @@ async def _get(url: str) -> bytes:
     if response.status != 200:
         raise HTTPException(f"status {response.status}")
     return response.read()
+
+
+def _is_whole(answer: bytearray) -> bool:
+    """As long as it said: some servers keep the connection open whatever they are told."""
+    head, end, body = bytes(answer).partition(b"\r\n\r\n")
+    told = re.search(rb"\r\ncontent-length:\s*(\d+)", head, re.IGNORECASE)
+    return bool(end) and told is not None and len(body) >= int(told[1])
 
 
 class _Answered:

@@ -60,6 +60,8 @@ _BY_CLASS: tuple[tuple[type[Exception], str], ...] = (
     (ContentFilterError, "invalid"),
     (UserError, "invalid"),
 )
+#: What is wrong before anything is sent, and stays wrong.
+_OURS = (ImportError, NotImplementedError, httpx2.InvalidURL)
 _RETRYABLE_STATUS = frozenset({408, 409, 425, 429})
 
 
@@ -74,7 +76,7 @@ def model_error(error: Exception, target: Target, *, began: bool, now: float) ->
 
 
 def _kind(error: Exception, said: str, *, began: bool) -> str:
-    if isinstance(error, ModelConnectionError | httpx2.TransportError | httpx2.StreamError):
+    if isinstance(error, ModelConnectionError | httpx2.TransportError | httpx2.StreamError | OSError):
         if isinstance(error, ModelTimeoutError | httpx2.TimeoutException):
             return "timeout"
         return "cut" if began else "retryable"
@@ -84,13 +86,13 @@ def _kind(error: Exception, said: str, *, began: bool) -> str:
     if kind in ("retryable", None, "invalid") and not isinstance(error, UserError) and _OVERFLOW.search(said):
         return "overflow"
     if kind is None:
-        kind = _by_status(error, began=began)
+        kind = _by_status(error)
     if isinstance(error, ModelHTTPError) and error.provider_retry_hint is False and kind == "retryable":
         return "invalid"  # the provider says that a repetition would not help
     return kind
 
 
-def _by_status(error: Exception, *, began: bool) -> str:
+def _by_status(error: Exception) -> str:
     if isinstance(error, ModelHTTPError):
         status = error.status_code
         if status == 413:
@@ -101,16 +103,13 @@ def _by_status(error: Exception, *, began: bool) -> str:
     if isinstance(error, UnexpectedModelBehavior):
         # pydantic-ai says this of a stream that ended before its first event.
         return "cut" if "ended without" in error.message else "retryable"
+    if 300 <= getattr(error.__cause__, "status_code", 0) < 400:
+        return "invalid"  # the server points elsewhere, where the key does not go
     if isinstance(error, ModelAPIError):
         # No status, no category: an error inside a stream, or bytes that are no answer.
         return "cut" if "finish_reason" in error.message else "retryable"
-    return (
-        "cut" if began and isinstance(error, OSError | EOFError) else "retryable" if _is_network(error) else "invalid"
-    )
-
-
-def _is_network(error: Exception) -> bool:
-    return isinstance(error, OSError | httpx2.HTTPError | httpx2.InvalidURL)
+    # Of what else breaks while a stream is read, bytes that are no answer are the reason: SDKs check little of them.
+    return "invalid" if isinstance(error, _OURS) else "retryable"
 
 
 def _what(error: Exception, kind: str) -> str:
@@ -123,7 +122,8 @@ def _what(error: Exception, kind: str) -> str:
         return "the connection broke off: " if kind == "cut" else "no connection: " if kind == "retryable" else ""
     if isinstance(error, UserError):
         return "the request cannot be made: "
-    return "" if isinstance(error, ModelAPIError | UnexpectedModelBehavior) else f"{type(error).__name__}: "
+    known = isinstance(error, ModelAPIError | UnexpectedModelBehavior)
+    return "" if known else f"what came is no answer, {type(error).__name__}: "
 
 
 def _said(error: Exception) -> str:
