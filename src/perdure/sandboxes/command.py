@@ -23,8 +23,8 @@ from perdure.sandboxes.table import Brood
 
 #: Seconds that a call waits for the end of its output once its processes are gone, as far as they were found.
 LINGER = 0.2
-#: Seconds that looking for what is left, and killing it, may take: with both a call returns within 0.5 s of its shell.
-LIMIT = 0.25
+#: Seconds that killing what was found may take: longer than the few hundredths it takes only where the kernel does.
+LIMIT = 1.0
 #: So many of the processes that outlived a command are told.
 MOST_RUNNING = 20
 

@@ -191,7 +191,8 @@ class LocalSandbox:
         spill: Spill | None = None,
         most: int | None = None,
     ) -> Exit:
-        """Run `bash -c command` (`sh` where there is no bash). Returns at most 0.5 s after the shell ended.
+        """Run `bash -c command` (`sh` where there is no bash). Returns at most 0.5 s after the shell ended, or somewhat
+        later when the kernel needs time to end what it left.
 
         Time-out, cancellation, too much output and an `output` that raises end it alike: SIGTERM, `grace` seconds,
         SIGKILL, and what the kernel needs. What outlived the shell has 0.1 s to end by itself and is killed then.
