@@ -15,7 +15,7 @@ from perdure.harness.job import ENDED_KEPT, JOBS
 from perdure.messages import text_of
 from perdure.records import Aborted, Completed, Failed
 from perdure.sandbox import Exit
-from perdure.testing.scripted import call, hang, say
+from perdure.testing.scripted import answer, call, hang, say, wait
 from perdure.tools.builtins import BUILTINS
 
 pytestmark = pytest.mark.anyio
@@ -137,7 +137,7 @@ async def test_the_next_request_has_what_the_conversation_was_told(world: Any, s
 
     await world.running((await chat.submit("go on")).wait())
 
-    (request,) = world.strict[-1].inner.requests if hasattr(world.strict[-1], "inner") else world.strict[-1].requests
+    (request,) = world.strict[-1].inner.requests
     assert [text_of(message) for message in request.messages] == [
         f"[Background job {job.id} ended with exit code 0 after 2.0 s: make]",
         "go on",
@@ -352,6 +352,73 @@ async def test_one_that_was_marked_before_a_crash_is_stopped_afterwards(memory_w
     chat = await session.conversation("a")
     found = await ended(world, chat, job.id)
     assert found.state == "stopped"
+
+
+# -- waking the conversation --------------------------------------------------------------------
+
+
+async def test_where_the_setting_says_so_one_that_ends_asks_the_model_once(world: Any, sandbox: Commands):
+    chat = await opened(world, sandbox, [say("I see")], settings=Settings(job_wakes=True))
+    job = await world.running(chat.jobs.start("make"))
+
+    sandbox.started[0].end(2)
+    await ended(world, chat, job.id)
+    await world.running(chat.wait_idle())
+
+    found = [text_of(message) async for entry in chat.history() for message in entry.messages][::-1]
+    assert found == [f"[Background job {job.id} ended with exit code 2 after 2.0 s: make]", "I see"]
+    assert await notes(chat) == []
+
+
+async def test_one_that_ends_during_a_run_joins_it_after_the_round(world: Any, sandbox: Commands):
+    asked = asyncio.Event()
+    chat = await opened(
+        world,
+        sandbox,
+        [answer(wait(asked), call("jobs", {})), say("all seen")],
+        settings=Settings(job_wakes=True),
+    )
+    job = await world.running(chat.jobs.start("make"))
+    await chat.submit("go on")
+
+    sandbox.started[0].end()
+    await ended(world, chat, job.id)
+    asked.set()
+    await world.running(chat.wait_idle())
+
+    assert len(world.strict[-1].inner.requests) == 2
+    assert text_of(world.strict[-1].inner.requests[-1].messages[-1]).startswith(f"[Background job {job.id} ended")
+
+
+async def test_one_that_ended_with_its_process_asks_at_the_next_start(memory_world: Any, sandbox: Commands):
+    world = memory_world
+    chat = await opened(world, sandbox, [say("I see")], settings=Settings(job_wakes=True))
+    await world.running(chat.jobs.start("make"))
+
+    session = await world.restart()
+    await session.resume()
+    chat = await session.conversation("a")
+    await world.until(lambda: not session.inspect().tasks)
+    session = await world.restart()
+    await session.resume()
+
+    found = [
+        text_of(message) async for entry in (await session.conversation("a")).history() for message in entry.messages
+    ]
+    assert [text.split(" (")[0] for text in found] == [
+        "I see",
+        f"[Background job {found[1].split()[2]} was interrupted",
+    ]
+
+
+async def test_one_that_somebody_stopped_wakes_nobody(world: Any, sandbox: Commands):
+    chat = await opened(world, sandbox, settings=Settings(job_wakes=True))
+    job = await world.running(chat.jobs.start("make"))
+
+    await world.running(chat.jobs.stop(job.id, "enough"))
+
+    assert not chat.busy
+    assert len(await notes(chat)) == 1
 
 
 # -- as tools -----------------------------------------------------------------------------------

@@ -55,6 +55,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     max_jobs: int = 8  #: background jobs of a conversation that run at a time
     job_seconds: float = 86_400.0  #: how long one may run
     job_bytes: int = 16 * 1024 * 1024  #: how much of its newest output is kept
+    job_wakes: bool = False  #: one that ends asks the model, rather than to wait for the next input
 
 
 class Defaults(msgspec.Struct, frozen=True, kw_only=True):

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from perdure.errors import SandboxError, StorageRejected
+from perdure.errors import InboxFull, SandboxError, StorageRejected, TaskRefused
 from perdure.harness.output import clip
+from perdure.harness.submissions import submit_input
 from perdure.messages import user
 from perdure.records import Completed, TaskId
 from perdure.sandbox import Background, Exit
@@ -194,13 +196,30 @@ class JobTask(TaskDefinition, reserved=True):
 
         async def body(tx: InvocationTransaction) -> None:
             job = await _settled(tx, invocation, state, facts)
-            _tell(tx, invocation, job)
+            await self._tell(tx, job)
             if state in ("interrupted", "failed"):
                 tx.fail(f"{state}: {facts['detail']}")
             else:
                 tx.complete({"state": state, "code": job.code, "bytes": job.bytes})
 
         await invocation.record(body)
+
+    async def _tell(self, tx: InvocationTransaction, job: Job) -> None:
+        """The model is told: by an entry that the next request shows, or, where the setting says so, by an input.
+
+        Both are in the commit of the outcome, so it is told once, whatever happens (I71).
+        """
+        conversation = tx.own.conversation
+        text = f"[Background job {job.id} {how(job)}: {clip(job.command, MOST_COMMAND)}]"
+        if job.tail:
+            text += f"\nThe end of its output:\n{job.tail}"
+        settings = await self.harness.settings(tx, conversation)
+        if settings.job_wakes and job.state != "stopped":
+            with suppress(InboxFull, TaskRefused):
+                await submit_input(self.harness, tx, conversation, text, request_id=None, when_busy="steer")
+                return
+        data = {"job": job.id, "state": job.state, "code": job.code}
+        tx.append(conversation, JOB_ENDED, messages=(user(text),), data=data, task=tx.own.id)
 
     async def abort(self, invocation: Invocation) -> None:
         """It was stopped: with its exit where this process held it, else with what is proved of it."""
@@ -214,7 +233,7 @@ class JobTask(TaskDefinition, reserved=True):
             reason = "aborted" if mark is None else mark.reason
             job = await _settled(tx, invocation, "stopped", {"detail": reason, **facts})
             if reason != STOPPED_BY_CALL:
-                _tell(tx, invocation, job)
+                await self._tell(tx, job)
             tx.aborted({"state": "stopped", "code": job.code, "bytes": job.bytes})
 
         await invocation.record(body)
@@ -229,15 +248,6 @@ async def _settled(tx: InvocationTransaction, invocation: Invocation, state: Job
     for id in over[: max(0, len(over) + 1 - ENDED_KEPT)]:
         del known[str(id)]
     return next(job for job in jobs if job.id == invocation.id)
-
-
-def _tell(tx: InvocationTransaction, invocation: Invocation, job: Job) -> None:
-    """An entry for the model: it stands where the next request sees it, and starts no run."""
-    text = f"[Background job {job.id} {how(job)}: {clip(job.command, MOST_COMMAND)}]"
-    if job.tail:
-        text += f"\nThe end of its output:\n{job.tail}"
-    data = {"job": job.id, "state": job.state, "code": job.code}
-    tx.append(invocation.conversation, JOB_ENDED, messages=(user(text),), data=data, task=invocation.id)
 
 
 def how(job: Job) -> str:
