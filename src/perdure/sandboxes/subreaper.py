@@ -24,10 +24,14 @@ def main(command: list[str]) -> int:
     become_subreaper()
     woken = wake_on(signal.SIGCHLD, signal.SIGTERM)
     gate, opener = os.pipe()
+    entered, entry = os.pipe()
     child = os.fork()
     if child == 0:
-        run(command, gate, opener)
+        os.close(opener)
+        run(command, gate, entry)
     os.close(gate)
+    os.close(entry)
+    os.read(entered, 1)
     os.write(TALK, b"ready\n")
     if answer() != b"go":
         kill_all(child, woken)
@@ -60,12 +64,12 @@ def woke(number: int, frame: object) -> None:
     """All that is needed of a signal is in the pipe."""
 
 
-def run(command: list[str], gate: int, opener: int) -> None:
-    """The child: in a session of its own, so that its signals to its group do not reach the helper."""
+def run(command: list[str], gate: int, entry: int) -> None:
+    """The child: in a session of its own, so that its signals to its group do not reach the helper, nor ours to it."""
     os.setsid()
+    os.close(entry)
     for each in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGCHLD, signal.SIGTERM):
         signal.signal(each, signal.SIG_DFL)
-    os.close(opener)
     if not os.read(gate, 1):
         os._exit(125)
     nothing = os.open(os.devnull, os.O_RDONLY)
