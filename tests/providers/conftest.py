@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
-from importlib import import_module
 from typing import Any
 
 import msgspec
@@ -73,13 +72,6 @@ class Wire:
         model = open_model(name, environment={})
         self._stack.push_async_callback(model.aclose)
         return model
-
-
-@pytest.fixture(scope="session")
-def loaded() -> None:
-    """The vendors' packages, so that no limit of time has their loading in it."""
-    for module in ("perdure.providers.pydantic_ai", "pydantic_ai.models.openai", "pydantic_ai.models.anthropic"):
-        import_module(module)
 
 
 @pytest.fixture(params=list(VENDORS))

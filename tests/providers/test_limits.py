@@ -18,7 +18,7 @@ from perdure.harness.retry import RetryPolicy
 from perdure.telemetry import Telemetry
 from perdure.testing.scripted import answer, beat, hang, pause, say
 
-pytestmark = [pytest.mark.anyio, pytest.mark.slow, pytest.mark.usefixtures("loaded")]
+pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
 LONG = 30.0
 SHORT = 0.3
@@ -39,8 +39,9 @@ CASES = {
 
 @asynccontextmanager
 async def run(wire, script, **limits):
-    """A run that asks the wire's model, tried once."""
-    model = await wire.serve(script)
+    """A run that asks the wire's model once. The model was asked before, so that no limit has its start in it."""
+    model = await wire.serve([say("Ok."), script])
+    await wire.read(model)
     clock = SystemClock()
     limits = RequestLimits(**{"first_byte": LONG, "progress": LONG, "total": LONG, **limits})
     session = await open_session(
@@ -67,12 +68,12 @@ async def test_a_limit_ends_the_request_as_a_timeout_and_hangs_up(wire, name):
     assert settled.reason == "model_error"
     assert settled.detail.startswith("timeout: ")
     assert told in settled.detail
-    assert len(wire.server.requests) == 1
+    assert len(wire.server.requests) == 2
 
 
 async def test_stopping_a_run_hangs_up(wire):
     async with run(wire, answer(say("Once"), hang())) as (conversation, submission):
-        await asyncio.wait_for(wire.server.until(lambda: wire.server.requests), LONG)
+        await asyncio.wait_for(wire.server.until(lambda: len(wire.server.requests) == 2), LONG)
         await conversation.abort()
         settled = await asyncio.wait_for(submission.wait(), LONG)
         await asyncio.wait_for(wire.server.until(lambda: wire.server.dropped), LONG)
@@ -82,6 +83,6 @@ async def test_stopping_a_run_hangs_up(wire):
 
 async def test_closing_a_session_hangs_up(wire):
     async with run(wire, answer(say("Once"), hang())):
-        await asyncio.wait_for(wire.server.until(lambda: wire.server.requests), LONG)
+        await asyncio.wait_for(wire.server.until(lambda: len(wire.server.requests) == 2), LONG)
 
     await asyncio.wait_for(wire.server.until(lambda: wire.server.dropped), LONG)
