@@ -1,5 +1,6 @@
 # Every target works from a fresh clone: it makes .venv first when that is missing or older than the locks.
-# Variables: PYTHON=python3.12 (which one makes .venv), SEEDS=2000, JOBS=2, ARGS="--kills 50 --seed 7" (for run).
+# Variables: PYTHON=python3.12 (which one makes .venv), SEEDS=2000, JOBS=2, ARGS="--kills 50 --seed 7" (for run),
+# ROUNDS=3, CASES="agent first", RECORD=1 (for bench).
 
 VENV  := .venv
 PY    := $(VENV)/bin/python
@@ -7,6 +8,9 @@ STAMP := $(VENV)/.stamp
 JOBS  ?= 2
 SEEDS ?= 2000
 ARGS  ?=
+ROUNDS ?= 3
+CASES ?=
+RECORD ?=
 
 PYTEST := $(PY) -m pytest
 # The same run on every machine: sets and dicts of strings iterate alike.
@@ -15,7 +19,7 @@ export PYTHONHASHSEED ?= 0
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run check format test crash crash-short simulate bench-quick exports lock clean
+.PHONY: help setup run check format test crash crash-short simulate bench-quick bench bench-bars exports lock clean
 
 help:
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1#\2/p' Makefile | awk -F'#' '{printf "%-20s %s\n", $$1, $$2}'
@@ -56,6 +60,12 @@ simulate: $(STAMP) ## SEEDS simulated runs under a seeded scheduler
 bench-quick: $(STAMP) ## the bars of speed: under 50 s, exits 1 when one is missed
 	$(PY) benchmarks/quick.py
 
+bench: $(STAMP) ## perdure beside its peers: ROUNDS=3, CASES="agent first" for some, RECORD=1 for docs/benchmarks
+	$(PY) benchmarks/peers/run.py --rounds $(ROUNDS) --cases "$(CASES)" $(if $(RECORD),--record)
+
+bench-bars: $(STAMP) ## only what the bars against the peers need; exits 1 when one is missed
+	$(PY) benchmarks/peers/run.py --rounds $(ROUNDS) --cases bars
+
 exports: $(STAMP) ## write the snapshot of public names and signatures anew
 	$(PY) tests/architecture/test_exports.py
 
@@ -64,5 +74,5 @@ lock: $(STAMP) ## write the locks from pyproject.toml (ARGS=--upgrade for newer 
 	sh scripts/lock.sh $(PY) $(ARGS)
 
 clean: ## remove what make made
-	rm -rf $(VENV) build dist .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) build dist .bench .pytest_cache .ruff_cache .import_linter_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
