@@ -10,17 +10,21 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.sandbox.scenarios import Numbers, glance
 
 from perdure.sandboxes.local import LocalSandbox
 from perdure.testing.processes import Child, find_process
 
 HARNESS = Path(__file__).with_name("harness.py")
+CAGE = Path(__file__).with_name("cage.py")
 NOBODY = 65534
+#: Unlike the numbers of any other test that runs now.
+FIRST = 10_000_000 + os.getpid() * 1000
 TOKEN = "PERDURE_TEST_RUN"  # no name that looks like a secret: those are not handed on
 
 
@@ -92,6 +96,51 @@ class Harness:
         self.until("output", lambda text: "ready" in text)
 
 
+class Caged:
+    """See cage.py."""
+
+    def __init__(self, child: Child, numbers: Numbers) -> None:
+        self.child = child
+        self.numbers = numbers
+        self.until("ready")
+
+    def order(self, do: str, **more: Any) -> None:
+        self.child.write_line(json.dumps({"do": do, **more}))
+
+    def until(self, key: str) -> Any:
+        event = json.loads(self.child.read_line())
+        assert key in event, event
+        return event[key]
+
+    def ends(self, key: str, commands: dict[str, str]) -> dict[str, Any]:
+        """How each command ended."""
+        found: dict[str, Any] = {}
+        while len(found) < len(commands):
+            event = json.loads(self.child.read_line())
+            assert key in event, event
+            found[event["name"]] = event[key]
+        return found
+
+    def until_all_run(self, commands: dict[str, str]) -> None:
+        until = time.monotonic() + 30
+        while missing := commands.keys() - self.numbers.alive(commands).keys():
+            assert time.monotonic() < until, [commands[each] for each in missing]
+            glance()
+
+    def left(self, commands: dict[str, str], seconds: float = 0.0) -> dict[str, int]:
+        """How many processes of each scenario live, after they had some time; they are killed then."""
+        until = time.monotonic() + seconds
+        while (alive := self.numbers.alive(commands)) and time.monotonic() < until:
+            glance()
+        for pids in alive.values():
+            for pid in pids:
+                try:
+                    os.kill(pid, 9)
+                except ProcessLookupError:
+                    continue
+        return {self.numbers.names[each]: len(pids) for each, pids in alive.items()}
+
+
 @pytest.fixture
 def processes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Processes]:
     found = Processes(f"{os.getpid()}-{request.node.name}")
@@ -144,3 +193,21 @@ def harness(root: Path, uid: int | None, processes: Processes) -> Iterator[Calla
             return Harness(child, set(named))
 
         yield start
+
+
+@pytest.fixture
+def caged(root: Path, uid: int | None) -> Iterator[Callable[..., Caged]]:
+    started: list[Caged] = []
+
+    def start(before: Sequence[str] = (), **more: Any) -> Caged:
+        """Behind a command that sets its limits, if wanted."""
+        given = {"root": str(root), **more} | ({} if uid is None else {"uid": uid})
+        here = str(Path(__file__).parents[2])
+        child = Child([*before, sys.executable, str(CAGE), json.dumps(given)], {"PYTHONPATH": here}, cwd=root)
+        started.append(Caged(child, Numbers(FIRST + 100 * len(started))))
+        return started[-1]
+
+    yield start
+    for each in started:
+        with each.child:
+            pass

@@ -5,88 +5,18 @@ Each strategy is forced, as root and as another user; and where namespaces are f
 
 from __future__ import annotations
 
-import json
-import os
-import sys
-import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from tests.sandbox import seccomp
-from tests.sandbox.scenarios import HIDDEN, Numbers, glance
+from tests.sandbox.conftest import Caged
+from tests.sandbox.scenarios import HIDDEN
 
 from perdure.sandboxes.strategies import NAMES
-from perdure.testing.processes import Child
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
-CAGE = Path(__file__).with_name("cage.py")
-Start = Callable[..., "Caged"]
-#: Unlike the numbers of any other test that runs now.
-FIRST = 10_000_000 + os.getpid() * 1000
-
-
-class Caged:
-    """See cage.py."""
-
-    def __init__(self, child: Child, numbers: Numbers) -> None:
-        self.child = child
-        self.numbers = numbers
-        self.until("ready")
-
-    def order(self, do: str, **more: Any) -> None:
-        self.child.write_line(json.dumps({"do": do, **more}))
-
-    def until(self, key: str) -> Any:
-        event = json.loads(self.child.read_line())
-        assert key in event, event
-        return event[key]
-
-    def ends(self, key: str, commands: dict[str, str]) -> dict[str, Any]:
-        """How each command ended."""
-        found: dict[str, Any] = {}
-        while len(found) < len(commands):
-            event = json.loads(self.child.read_line())
-            assert key in event, event
-            found[event["name"]] = event[key]
-        return found
-
-    def until_all_run(self, commands: dict[str, str]) -> None:
-        until = time.monotonic() + 30
-        while missing := commands.keys() - self.numbers.alive(commands).keys():
-            assert time.monotonic() < until, [commands[each] for each in missing]
-            glance()
-
-    def left(self, commands: dict[str, str], seconds: float = 0.0) -> dict[str, int]:
-        """How many processes of each scenario live, after they had some time; they are killed then."""
-        until = time.monotonic() + seconds
-        while (alive := self.numbers.alive(commands)) and time.monotonic() < until:
-            glance()
-        for pids in alive.values():
-            for pid in pids:
-                try:
-                    os.kill(pid, 9)
-                except ProcessLookupError:
-                    continue
-        return {self.numbers.names[each]: len(pids) for each, pids in alive.items()}
-
-
-@pytest.fixture
-def caged(root: Path, uid: int | None) -> Iterator[Callable[..., Caged]]:
-    started: list[Caged] = []
-
-    def start(**more: Any) -> Caged:
-        given = {"root": str(root), **more} | ({} if uid is None else {"uid": uid})
-        here = str(Path(__file__).parents[2])
-        child = Child([sys.executable, str(CAGE), json.dumps(given)], {"PYTHONPATH": here}, cwd=root)
-        started.append(Caged(child, Numbers(FIRST + 100 * len(started))))
-        return started[-1]
-
-    yield start
-    for each in started:
-        with each.child:
-            pass
+Start = Callable[..., Caged]
 
 
 def end(cage: Caged) -> tuple[dict[str, int], list[Any]]:

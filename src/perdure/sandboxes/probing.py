@@ -79,7 +79,7 @@ def try_out(strategy: Strategy) -> Finding:
         return Finding(strategy=strategy, works=True, wrapper=wrapper)
     said = " ".join(ran.stderr.decode(errors="replace").split())[:MOST_TOLD]
     reason = f"{said or 'it said nothing'} (exit code {ran.returncode})"
-    return Finding(strategy=strategy, works=False, reason=reason, hint=_hint(said, wrapper))
+    return Finding(strategy=strategy, works=False, reason=reason, hint=hint(said, wrapper) if _restricted() else "")
 
 
 def _checked(strategy: Strategy, wrapper: tuple[str, ...]) -> tuple[str, ...]:
@@ -90,13 +90,18 @@ def _checked(strategy: Strategy, wrapper: tuple[str, ...]) -> tuple[str, ...]:
     return (*before, f'[ "$$" = 1 ] || {{ echo "this is no new pid namespace" >&2; exit 3; }}{init}', name)
 
 
-def _hint(said: str, wrapper: tuple[str, ...]) -> str:
-    """Where a policy of the machine is the reason: what allows it."""
-    restricted = False
-    if os.path.exists(APPARMOR):
+def _restricted() -> bool:
+    """Whether AppArmor decides about user namespaces here."""
+    try:
         with open(APPARMOR, "rb") as file:
-            restricted = file.read().strip() == b"1"
-    if not restricted or not any(sign in said for sign in _REFUSED_BY_APPARMOR):
+            return file.read().strip() == b"1"
+    except OSError:
+        return False
+
+
+def hint(said: str, wrapper: tuple[str, ...]) -> str:
+    """Where AppArmor decides: the profile that would allow what it refused; empty when something else did."""
+    if not any(sign in said for sign in _REFUSED_BY_APPARMOR):
         return ""
     program = next(each for each in wrapper if os.path.basename(each) in ("unshare", "bwrap"))
     return _PROFILE.format(program=program, name=os.path.basename(program))
