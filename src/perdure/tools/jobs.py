@@ -5,7 +5,7 @@ from __future__ import annotations
 from perdure.errors import NotFound, SandboxError
 from perdure.harness.job import Job, how
 from perdure.harness.jobs import JobOutput
-from perdure.harness.output import LIMIT_BYTES, LIMIT_LINES, Output, clip
+from perdure.harness.output import LIMIT_BYTES, LIMIT_LINES, clip
 from perdure.harness.registry import tool
 from perdure.tools.context import ToolContext
 from perdure.values import clean_text
@@ -73,17 +73,30 @@ async def _found(call: ToolContext, id: int, seconds: float) -> Job:
 
 async def printed_by(call: ToolContext, job: Job, offset: int = -1) -> tuple[str, JobOutput]:
     """What a job printed, from a position on or (negative) its newest part, within the limit of outputs."""
-    start = offset if offset >= 0 else -SHOWN_BYTES
-    found = await call.jobs.read(job.id, offset=start, limit=SHOWN_BYTES)
-    content, torn = found.content, offset < 0 and found.begin > 0
-    if torn:  # begin with a whole line
+    found = await call.jobs.read(job.id, offset=offset if offset >= 0 else -SHOWN_BYTES, limit=SHOWN_BYTES)
+    if offset >= 0:
+        content = _whole_lines(found)
+        return _shown(content), found._replace(content=content, end=found.begin + len(content))
+    content = found.content
+    if found.begin > 0:  # begin with a whole line
         content = content[content.find(b"\n") + 1 :]
-    output = Output(SHOWN_BYTES, SHOWN_LINES, keep="tail")
-    output.feed(content)
-    output.close()
-    if torn and not output.truncated:
-        return f"[… {found.end - len(content):,} bytes before]\n{output.text()}".rstrip("\n"), found
-    return output.text().rstrip("\n"), found
+    kept = b"".join(content.splitlines(keepends=True)[-SHOWN_LINES:])
+    before = found.end - len(kept)
+    return (f"[… {before:,} bytes before]\n" if before else "") + _shown(kept), found
+
+
+def _whole_lines(found: JobOutput) -> bytes:
+    """What is shown of an output that is read from its beginning: what is left out comes with the next offset."""
+    lines = found.content.splitlines(keepends=True)
+    if len(lines) > SHOWN_LINES:
+        return b"".join(lines[:SHOWN_LINES])
+    if found.end < found.total and len(lines) > 1:
+        return b"".join(lines[:-1])
+    return found.content
+
+
+def _shown(content: bytes) -> str:
+    return clean_text(content.decode("utf-8", "replace")).rstrip("\n")
 
 
 def line(job: Job) -> str:

@@ -17,11 +17,18 @@ MOST = 10_000
 _seen: WeakKeyDictionary[Sandbox, OrderedDict[tuple[int, str], str]] = WeakKeyDictionary()
 
 
+def _versions(sandbox: Sandbox) -> OrderedDict[tuple[int, str], str]:
+    try:
+        return _seen.setdefault(sandbox, OrderedDict())
+    except TypeError:  # a sandbox that cannot be a key: nothing is remembered for it
+        return OrderedDict()
+
+
 def saw(sandbox: Sandbox, conversation: int, found: FileInfo | None) -> None:
     """The conversation knows the file as it is now."""
     if found is None or not found.version:
         return
-    versions = _seen.setdefault(sandbox, OrderedDict())
+    versions = _versions(sandbox)
     versions[conversation, found.path] = found.version
     versions.move_to_end((conversation, found.path))
     if len(versions) > MOST:
@@ -30,6 +37,5 @@ def saw(sandbox: Sandbox, conversation: int, found: FileInfo | None) -> None:
 
 def is_stale(sandbox: Sandbox, conversation: int, found: FileInfo) -> bool:
     """Whether the conversation saw the file, and it is another one now."""
-    versions = _seen.get(sandbox)
-    known = None if versions is None else versions.get((conversation, found.path))
+    known = _versions(sandbox).get((conversation, found.path))
     return known is not None and known != found.version
