@@ -32,7 +32,7 @@ def talk(shop, text: str, *args: str, code: int = 0) -> Exit:
 
 
 def test_each_line_of_a_pipe_is_a_prompt_and_is_answered_in_turn(shop) -> None:
-    done = talk(shop, 'Pay 5 to Ann\nPay 6 to \\\nBob\n"""\nPay 7 to Cid\n"""\n', "--tools", "shop:pay")
+    done = talk(shop, 'Pay 5 to Ann\nPay 6 to Bob\\\n\n"""\nPay 7 to Cid\n"""\n', "--tools", "shop:pay")
     assert shop.paid() == ["5 to Ann", "6 to Bob", "7 to Cid"]
     assert len(done.stdout.splitlines()) == 3
     assert "->" not in done.stdout
@@ -113,8 +113,8 @@ def test_an_interrupt_aborts_the_run_and_a_second_one_leaves(shop) -> None:
         until(lambda: "generation" in shop.perdure("inspect", code=None).stdout)
         os.kill(child.pid, signal.SIGINT)
         until(lambda: "not answered (aborted)" in child.stderr)
-        child.write_line("Hello")
-        assert child.read_line().startswith("(demo model)")
+        child.write_line("/model")
+        until(lambda: child.stderr.count("model demo") == 2)
         os.kill(child.pid, signal.SIGINT)
         until(lambda: child.stderr.count("Ctrl-C again leaves") == 2)
         os.kill(child.pid, signal.SIGINT)

@@ -41,6 +41,7 @@ class Keyboard:
         self._lines: asyncio.Queue[str | None] = asyncio.Queue()
         self._wanted = threading.Semaphore(0)
         self._history = history_file(environment)
+        self._buffer = bytearray()  #: of the thread
         self._terminal: list[Any] | None = None
         self._ended = False
 
@@ -72,7 +73,7 @@ class Keyboard:
         return line
 
     def _read(self) -> None:
-        read = self._read_typed if self.for_person else _read_piped
+        read = self._read_typed if self.for_person else self._read_piped
         while True:
             self._wanted.acquire()
             line = read()
@@ -88,6 +89,23 @@ class Keyboard:
             return None
         self._remember(line)
         return line
+
+    def _read_piped(self) -> str | None:
+        """Not through `sys.stdin`: a thread that waits inside of it would break the end of the process."""
+        if sys.stdin is None:
+            return None
+        try:
+            while (end := self._buffer.find(b"\n")) < 0:
+                piece = os.read(sys.stdin.fileno(), 65536)
+                if not piece:
+                    end = len(self._buffer)
+                    break
+                self._buffer += piece
+        except (OSError, ValueError):
+            return None
+        line = bytes(self._buffer[: end + 1])
+        del self._buffer[: end + 1]
+        return line.decode("utf-8", errors="replace").rstrip("\r\n").removeprefix("\ufeff") if line else None
 
     # -- history ----------------------------------------------------------------------------
 
@@ -138,13 +156,3 @@ def history_file(environment: Mapping[str, str]) -> Path:
     above = environment.get("XDG_STATE_HOME", "")
     home = Path(environment.get("HOME") or os.path.expanduser("~"))
     return (Path(above) if os.path.isabs(above) else home / ".local" / "state") / "perdure" / "history"
-
-
-def _read_piped() -> str | None:
-    if sys.stdin is None:
-        return None
-    try:
-        line = sys.stdin.buffer.readline()
-    except (OSError, ValueError):
-        return None
-    return line.decode("utf-8", errors="replace").rstrip("\r\n").removeprefix("\ufeff") if line else None
