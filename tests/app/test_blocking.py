@@ -32,6 +32,7 @@ def plain_calls(session: Any, chat: Any, sent: Any, store: Any) -> dict[str, Cal
         "Conversation.commit": chat.commit,
         "Conversation.busy": lambda: chat.busy,
         "Conversation.inbox": chat.inbox,
+        "Conversation.jobs": lambda: chat.jobs,
         "Conversation.questions": chat.questions,
         "Store.look": store.look,
         "Store.hand_in": store.hand_in,
