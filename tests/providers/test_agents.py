@@ -12,6 +12,7 @@ import pytest
 import perdure
 from perdure.app.opening import open_session, open_storage
 from perdure.backends.memory import MemoryStorage
+from perdure.harness.submissions import Answered, NotAnswered
 from perdure.messages import AssistantMessage, Thinking, ToolMessage, text_of
 from perdure.model import Usage
 from perdure.telemetry import Telemetry
@@ -50,6 +51,13 @@ async def entries_of(conversation):
     return [entry async for entry in conversation.history()][::-1]
 
 
+async def answer_to(submission):
+    """The text of its answer."""
+    settled = await asyncio.wait_for(submission.wait(), PATIENCE)
+    assert isinstance(settled, Answered), settled
+    return settled.text
+
+
 async def until(condition):
     """Let things go on until it is so, for a bounded time."""
     async with asyncio.timeout(PATIENCE):
@@ -78,12 +86,7 @@ async def test_an_agent_calls_its_tools_side_by_side_and_its_usage_is_kept(wire,
     async with perdure.open(path, model=wire.vendor.name, registry=REGISTRY) as session:
         conversation = await session.root()
         submission = await conversation.submit("How many live in Berlin and Paris?")
-        settled = await asyncio.wait_for(submission.wait(), PATIENCE)
-    async with perdure.open(path, mode="read") as reader:
-        kept = reader.submission(submission.id)
-        assert (await kept.settled()).text == "5.7 million."
-
-    assert settled.text == "5.7 million."
+        assert await answer_to(submission) == "5.7 million."
     async with perdure.open(path, model=wire.vendor.name, registry=REGISTRY) as session:
         conversation = await session.root()
         entries, usage = await entries_of(conversation), (await conversation.usage())["models"][wire.vendor.name]
@@ -107,7 +110,8 @@ async def test_reasoning_goes_back_to_its_own_model_across_a_restart_and_not_to_
     anthropic, openai = wires("anthropic"), wires("responses")
     await anthropic.serve(ROUNDS)
     await openai.serve(say("Hello."))
-    point(anthropic), point(openai)
+    point(anthropic)
+    point(openai)
     path = str(tmp_path / "store.db")
 
     async with perdure.open(path, model=anthropic.vendor.name, registry=REGISTRY) as session:
@@ -151,25 +155,25 @@ async def test_a_rate_limits_hint_becomes_a_durable_wait_that_a_restart_keeps(wi
     submission = await conversation.submit("Hello.")
     await session.resume()
 
-    async def waits():
-        live = await conversation.live()
-        return live is not None and live["retry"] is not None
+    async def retry():
+        return (await conversation.live() or {}).get("retry")
 
-    await until(waits)
-    retry = (await conversation.live())["retry"]
+    await until(retry)
+    told = await retry()
     await session.close()
     session = await open_session(storage.reopened(), "main", clock=clock, telemetry=telemetry, model=model)
     await session.resume()
     await clock.advance(89)
     assert len(wire.server.requests) == 1
     await clock.advance(11)
-    settled = await asyncio.wait_for(session.submission(submission.id).wait(), PATIENCE)
+    text = await answer_to(session.submission(submission.id))
     usage = (await (await session.root()).usage())["models"][wire.vendor.name]
     await session.close()
 
-    assert retry["kind"] == "rate_limited"
-    assert 1090 <= retry["at"] <= 1100
-    assert settled.text == "Ok."
+    assert told is not None
+    assert told["kind"] == "rate_limited"
+    assert 1090 <= told["at"] <= 1100
+    assert text == "Ok."
     assert len(wire.server.requests) == 2
     assert (usage["requests"], usage["unknown"]) == (2, 2)
 
@@ -210,12 +214,12 @@ async def test_a_process_that_is_killed_while_an_answer_streams_asks_again_and_k
     await agent.wait()
     await asyncio.wait_for(wire.server.until(lambda: wire.server.dropped), PATIENCE)
     async with perdure.open(path, model=wire.vendor.name) as session:
-        settled = await asyncio.wait_for(session.submission(sent).wait(), PATIENCE)
+        text = await answer_to(session.submission(sent))
         conversation = await session.root()
         entries = await entries_of(conversation)
         usage = (await conversation.usage())["models"][wire.vendor.name]
 
-    assert settled.text == "There was a king."
+    assert text == "There was a king."
     answers = [message for entry in entries for message in entry.messages if isinstance(message, AssistantMessage)]
     assert [(text_of(each), each.stop) for each in answers] == [
         ("Once upon a ", "interrupted"),
@@ -254,5 +258,6 @@ async def test_a_session_opens_and_closes_without_its_models_package_or_key(monk
     await session.close()
     await storage.close()
 
+    assert isinstance(settled, NotAnswered)
     assert settled.reason == "no_model"
-    assert "OPENAI_API_KEY" in settled.detail
+    assert "OPENAI_API_KEY" in (settled.detail or "")

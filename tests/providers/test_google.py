@@ -27,11 +27,15 @@ LOOKUP = ToolSpec(
 class Gemini(FakeServer):
     """As much of it as carries whole replies."""
 
-    paths = frozenset({"/v1beta/models/gemini-3.8-flash:streamGenerateContent"})
+    paths = frozenset({"/v1/models/gemini-3.8-flash:streamGenerateContent"})
 
     def prepare(self, seen):
         assert seen.headers["x-goog-api-key"] == self.key
         return Request(model=NAME, messages=(user("as sent"),))
+
+    async def encode(self, events, seen):
+        async for _ in events:
+            yield b""
 
 
 def chunk(*parts, finish=None, **usage):
@@ -84,7 +88,7 @@ async def test_calls_thinking_usage_and_signatures_come_and_go_back(gemini):
     for each in events:
         collected.add(each)
     said = collected.message()
-    results = [ToolMessage(call=call.provider_id, name=call.name, text="3") for call in calls_of(said)]
+    results = [ToolMessage(call=call.provider_id or "", name=call.name, text="3") for call in calls_of(said)]
     await read(model, user("Hello."), said, *results)
 
     assert [each.name for each in events if isinstance(each, CallStart)] == ["lookup", "lookup"]

@@ -15,6 +15,7 @@ from perdure.backends.memory import MemoryStorage
 from perdure.clock import SystemClock
 from perdure.harness.harness import RequestLimits
 from perdure.harness.retry import RetryPolicy
+from perdure.harness.submissions import NotAnswered
 from perdure.telemetry import Telemetry
 from perdure.testing.scripted import answer, beat, hang, pause, say
 
@@ -65,7 +66,9 @@ async def test_a_limit_ends_the_request_as_a_timeout_and_hangs_up(wire, name):
         settled = await asyncio.wait_for(submission.wait(), LONG)
         await asyncio.wait_for(wire.server.until(lambda: wire.server.dropped), LONG)
 
+    assert isinstance(settled, NotAnswered)
     assert settled.reason == "model_error"
+    assert settled.detail is not None
     assert settled.detail.startswith("timeout: ")
     assert told in settled.detail
     assert len(wire.server.requests) == 2
@@ -78,6 +81,7 @@ async def test_stopping_a_run_hangs_up(wire):
         settled = await asyncio.wait_for(submission.wait(), LONG)
         await asyncio.wait_for(wire.server.until(lambda: wire.server.dropped), LONG)
 
+    assert isinstance(settled, NotAnswered)
     assert settled.reason == "aborted"
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import base64
 import json
 
 import msgspec
 import pytest
 
+from perdure.errors import ModelError
 from perdure.harness.answer import Answer
 from perdure.harness.context import render
 from perdure.messages import AssistantMessage, Image, Text, Thinking, ToolCall, ToolMessage, UserMessage, calls_of, user
@@ -14,6 +16,7 @@ from perdure.model import CallDelta, CallStart, Finished, TextDelta, ThinkingDel
 from perdure.records import ROOT, Entry, EntryId, Seq
 from perdure.testing.fakes import reply
 from perdure.testing.fakes.anthropic import markers
+from perdure.testing.fakes.http import event
 from perdure.testing.scripted import answer, call, cut, fail, length, say, think
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
@@ -23,6 +26,7 @@ LOOKUP = ToolSpec(
     description="Population of a city.",
     parameters={"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
 )
+PNG = base64.b64encode(b"\x89PNG\r\n\x1a\n\x00\x00\x00\rIHDR\x00\x00\x00\x01\x00\x00\x00\x01").decode()
 TWO_CALLS = answer(
     say("I look."), call("lookup", {"city": "Bérlin"}, id="a", pieces=5), call("lookup", {"city": "東京"}, id="b")
 )
@@ -35,8 +39,8 @@ def text_of(events):
 def stored(events, name):
     """The answer as the harness stores it."""
     collected = Answer(name)
-    for event in events:
-        collected.add(event)
+    for each in events:
+        collected.add(each)
     return msgspec.json.decode(msgspec.json.encode(collected.message()), type=AssistantMessage)
 
 
@@ -136,7 +140,7 @@ async def test_results_and_errors_are_sent_in_call_order_with_the_ids_of_their_c
 
 async def test_instructions_pictures_and_tools_are_sent(wire):
     model = await wire.serve(say("Ok."))
-    picture = UserMessage(parts=(Text(text="What is this?"), Image(media_type="image/png", base64="aGVsbG8=")))
+    picture = UserMessage(parts=(Text(text="What is this?"), Image(media_type="image/png", base64=PNG)))
 
     await wire.read(model, wire.request(picture, tools=(LOOKUP,), system="Be brief."))
 
@@ -173,6 +177,40 @@ async def test_usage_is_in_disjoint_buckets_with_its_cost(wire):
     assert finish.usage is not None
     assert msgspec.structs.replace(finish.usage, cost=None) == used
     assert 0 < (finish.usage.cost or 0) < 0.1
+
+
+#: Input that has the cached part in it, and input that has not: as two families of vendors report it.
+REPORTED = {
+    "anthropic": Usage(input=3, cache_read=19464, cache_write=1124, output=954),
+    "chat": Usage(input=2750, cache_read=71552, cache_write=0, output=170, reasoning=0),
+}
+
+
+@pytest.mark.parametrize("name", REPORTED)
+async def test_each_way_to_report_cached_input_is_the_same_in_buckets(wires, name):
+    wire = wires(name)
+    model = await wire.serve(answer(say("Ok."), usage=REPORTED[name]))
+
+    finish = (await wire.read(model))[-1]
+
+    assert msgspec.structs.replace(finish.usage, cost=None) == REPORTED[name]
+
+
+async def test_usage_that_is_told_with_every_piece_counts_once(wires):
+    wire = wires("chat")
+    used = {"prompt_tokens": 10, "total_tokens": 15, "prompt_tokens_details": {"cached_tokens": 4}}
+    chunks = [
+        {"id": "1", "model": "m", "choices": [choice], "usage": {**used, "completion_tokens": told}}
+        for told, choice in [
+            (2, {"index": 0, "delta": {"content": "O"}, "finish_reason": None}),
+            (5, {"index": 0, "delta": {"content": "k."}, "finish_reason": "stop"}),
+        ]
+    ]
+    model = await wire.serve(reply(200, b"".join(event(each) for each in chunks) + b"data: [DONE]\n\n"))
+
+    finish = (await wire.read(model))[-1]
+
+    assert (finish.usage.input, finish.usage.cache_read, finish.usage.output) == (6, 4, 5)
 
 
 async def test_usage_that_nobody_told_is_unknown(wire):
@@ -215,7 +253,7 @@ async def test_a_stream_that_ends_without_a_reason_is_never_finished(wire, break
     for _ in range(2):
         try:
             assert not any(isinstance(event, Finished) for event in await wire.read(model))
-        except Exception as error:
+        except ModelError as error:
             kinds.append(error.kind)
 
     # The first of them just ends: the harness calls that cut. Where nothing of an answer came, there is none to be cut.
@@ -242,7 +280,7 @@ async def test_garbage_is_a_model_error_and_the_next_request_is_served(wire, nam
         kind = "cut"
         try:
             assert not any(isinstance(event, Finished) for event in await wire.read(model))
-        except Exception as error:
+        except ModelError as error:
             kind = error.kind
         assert kind in ("cut", "retryable")
 

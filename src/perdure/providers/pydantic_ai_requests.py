@@ -26,6 +26,7 @@ from pydantic_ai.tools import ToolDefinition
 
 from perdure.messages import AssistantMessage, Text, Thinking, ToolCall, ToolMessage, UserMessage
 from perdure.model import Request
+from perdure.providers.pictures import LIMITS, fitting
 from perdure.providers.vendors import Api
 
 #: Fields in which OpenAI-compatible servers stream reasoning, and take it back.
@@ -46,7 +47,7 @@ def messages_of(request: Request, api: Api) -> list[ModelMessage]:
     """The messages. What a user or a tool said between two answers is one message: vendors want turns to alternate."""
     out: list[ModelMessage] = []
     said: list[ModelRequestPart] = []
-    for message in request.messages:
+    for message in fitting(request.messages, LIMITS[api]):
         if isinstance(message, AssistantMessage):
             if said:
                 out.append(ModelRequest(parts=said))
