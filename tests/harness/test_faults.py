@@ -95,7 +95,7 @@ async def test_while_the_disk_is_full_no_effect_starts_and_with_space_it_goes_on
     """I59: nothing is lost, and it heals by itself."""
     log: list[str] = []
     script, tools = scene(log)
-    memory_world.wrap = lambda storage: Failing(storage, at=5, how="full", times=20)
+    memory_world.wrap = lambda storage: Failing(storage, at=4, how="full", times=20)
     session = await memory_world.open(script, *tools)
     chat = await session.conversation("a")
     sent = await chat.submit("go")

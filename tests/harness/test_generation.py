@@ -82,7 +82,7 @@ async def test_an_answer_without_a_pause_costs_no_progress_commit(memory_world: 
     commits: list[Any] = []
     session.observe(commits.append)
     await (await chat.submit("go")).wait()
-    assert len(commits) == 3  # admission, pin, answer
+    assert len(commits) == 2  # admission with the pin, answer
 
 
 async def test_a_character_that_is_cut_in_two_is_whole_again(memory_world: Any):

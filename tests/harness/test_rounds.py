@@ -58,8 +58,9 @@ async def cost_of_a_round(world: Any, calls: int, *tools: Any, registry: Registr
 @pytest.mark.invariant("HA-10")
 @pytest.mark.parametrize("calls", [1, 2, 5, 20])
 @pytest.mark.parametrize("tools", [(look,), (turn,), (look, turn)], ids=["parallel", "sequential", "both"])
-async def test_a_round_of_n_calls_costs_at_most_2_and_n_commits(world: Any, calls: int, tools: Any):
-    assert await cost_of_a_round(world, calls, *tools) <= 2 + calls
+async def test_a_round_of_n_calls_costs_at_most_1_and_n_commits(world: Any, calls: int, tools: Any):
+    """H18 allows one more: the next request is pinned in the commit of the last result."""
+    assert await cost_of_a_round(world, calls, *tools) <= 1 + calls
 
 
 async def test_a_hook_costs_one_commit_a_call_more(world: Any):
@@ -67,7 +68,7 @@ async def test_a_hook_costs_one_commit_a_call_more(world: Any):
         return None
 
     registry = Registry([Extension(name="x", tools=[look], before_tool=[pass_all])])
-    assert await cost_of_a_round(world, 3, look, registry=registry) <= 2 + 3 + 3
+    assert await cost_of_a_round(world, 3, look, registry=registry) <= 1 + 3 + 3
 
 
 async def test_refused_calls_cost_no_commit_of_their_own(world: Any):
@@ -77,7 +78,7 @@ async def test_refused_calls_cost_no_commit_of_their_own(world: Any):
     chat = await session.conversation("a")
     before = world.storage.commits
     await (await chat.submit("one")).wait()
-    assert world.storage.commits - before <= 5
+    assert world.storage.commits - before <= 4  # with the one that resumes the session
 
 
 @pytest.mark.invariant("HA-11")

@@ -283,9 +283,14 @@ class Draft:
 
     __slots__ = ("_trunk", "root")
 
-    def __init__(self, value: Any) -> None:
-        """`value` is clean JSON that others may hold. Raises InvalidValue unless it is an object or a list."""
+    def __init__(self, value: Any, ops: list[Op] | None = None) -> None:
+        """`value` is clean JSON that others may hold. Raises InvalidValue unless it is an object or a list.
+
+        `ops` are what another draft did until its value was this one.
+        """
         self._trunk = Trunk(_KINDS)
+        if ops:
+            self._trunk.log.ops = ops
         kind = _KINDS.get(type_of(value))
         if kind is None:
             raise InvalidValue(f"a {type_of(value).__name__} cannot be drafted; a document is an object or a list")

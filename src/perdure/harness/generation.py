@@ -56,37 +56,39 @@ class GenerationTask(TaskDefinition, reserved=True):
         assert self._harness is not None
         return self._harness
 
-    @phase(first=True)
-    async def prepare(self, invocation: Invocation, round: int = 0, refused: int = 0) -> None:
-        """Place what the boundary places, and pin the request: a recovered request is the same request."""
-        harness, run, conversation = self.harness, invocation.id, invocation.conversation
-        async with invocation.commit() as tx:
-            await self._fill_in(tx, run)
-            settings = await harness.settings(tx, conversation)
-            if round >= settings.max_rounds:
-                self._end(tx, "limit", f"the run reached its limit of {settings.max_rounds} rounds")
-                return
-            if refused >= REFUSED_ROUNDS:
-                self._end(tx, "limit", f"no tool call could be run in {refused} rounds in a row")
-                return
-            if round > 0:
-                await place_due(harness, tx, conversation, "round", run)
-            live = await tx.doc(LIVE, run)
-            _show(live, round=round, attempt=1)
-            own = [entry.id for entry in tx.entries if entry.conversation == conversation]
-            entries = (await tx.transcript(conversation)).entries
-            cutoff = own[-1] if own else max(entries[0].id, entries[-1].id) if entries else 0
-            tx.next(
-                self.request,
-                model=settings.model,
-                tools=harness.installed.offered(settings.tools),
-                sequential=settings.sequential,
-                cutoff=cutoff,
-                round=round,
-                refused=refused,
-                attempt=1,
-                began=tx.now,
-            )
+    @phase(first=True, stages=True)
+    async def prepare(self, tx: InvocationTransaction, round: int = 0, refused: int = 0) -> None:
+        """Place what the boundary places, and pin the request: a recovered request is the same request.
+
+        Only stages: a part of the commit of the input, or of the round's last result.
+        """
+        harness, run, conversation = self.harness, tx.invocation.id, tx.invocation.conversation
+        await self._fill_in(tx, run)
+        settings = await harness.settings(tx, conversation)
+        if round >= settings.max_rounds:
+            self._end(tx, "limit", f"the run reached its limit of {settings.max_rounds} rounds")
+            return
+        if refused >= REFUSED_ROUNDS:
+            self._end(tx, "limit", f"no tool call could be run in {refused} rounds in a row")
+            return
+        if round > 0:
+            await place_due(harness, tx, conversation, "round", run)
+        live = await tx.doc(LIVE, run)
+        _show(live, round=round, attempt=1)
+        own = [entry.id for entry in tx.entries if entry.conversation == conversation]
+        entries = [] if own else (await tx.transcript(conversation)).entries
+        cutoff = own[-1] if own else max(entries[0].id, entries[-1].id) if entries else 0
+        tx.next(
+            self.request,
+            model=settings.model,
+            tools=harness.installed.offered(settings.tools),
+            sequential=settings.sequential,
+            cutoff=cutoff,
+            round=round,
+            refused=refused,
+            attempt=1,
+            began=tx.now,
+        )
 
     async def _fill_in(self, tx: InvocationTransaction, run: TaskId) -> None:
         """Results for calls whose task could not write one: stopped before it began, faulted, orphaned."""
@@ -95,12 +97,15 @@ class GenerationTask(TaskDefinition, reserved=True):
         if not slots:
             return
         conversation = tx.invocation.conversation
-        await tx.line.flushed()
-        bodies = await tx.line.storage.read_tasks(tx.line.session, [TaskId(int(id)) for id in slots])
-        tasks = [decode_task(body, tx.line.session) for body in bodies]
-        outcomes = {str(task.id): task.outcome for task in tasks}
+        ids = [TaskId(int(id)) for id in slots]
+        ended = [task for id in ids if (task := tx.candidate.tasks.get(id)) is not None]  # by this very commit
+        if len(ended) < len(ids):
+            await tx.line.flushed()
+            bodies = await tx.line.storage.read_tasks(tx.line.session, ids)
+            ended = [*(decode_task(body, tx.line.session) for body in bodies), *ended]
+        outcomes = {task.id: task.outcome for task in ended}
         for id, slot in slots.items():
-            code, text = unwritten(outcomes.get(id))
+            code, text = unwritten(outcomes.get(TaskId(int(id))))
             output = slot.get("output")
             text = f"{text}\nOutput until then:\n{output}" if output else text
             result = ToolMessage(call=slot["call"], name=slot["name"], error=code, text=text)

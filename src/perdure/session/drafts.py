@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from perdure.deltas import Draft, Op
 from perdure.errors import NotFound, TaskRefused
 from perdure.records import ConversationId, Document, DocumentId, Task, TaskId, encode
 from perdure.session.documents import UNREAD, DocumentToken, Loaded, Name, Owner, Slot
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from perdure.session.transaction import Transaction
 
 Place = tuple[Owner, Name]
+Saved = tuple[list[tuple[Place, Slot, Any, list[Op]]], dict[Place, Loaded], dict[Owner, None]]
 
 
 class Drafts:
@@ -116,6 +118,22 @@ class Drafts:
         size = len(encode(source.value))
         self.copies[owner, name] = Loaded(record=record, value=source.value, version=source.version, base_bytes=size)
 
+    # -- parts of a commit ------------------------------------------------------------------
+
+    def save(self) -> Saved:
+        """What there is to return to."""
+        slots = [(place, slot, slot.draft.value, slot.draft.ops) for place, slot in self.slots.items()]
+        return slots, self.copies.copy(), self._copied_from.copy()
+
+    def restore(self, saved: Saved) -> None:
+        """Forget what was changed since `save`. Drafts that were handed out since then are revoked."""
+        slots, self.copies, self._copied_from = saved
+        self.shut()
+        self.slots = {}
+        for place, slot, value, ops in slots:
+            slot.draft = Draft(value, ops)
+            self.slots[place] = slot
+
     # -- leaving ----------------------------------------------------------------------------
 
     def judge(self) -> None:
@@ -130,24 +148,19 @@ class Drafts:
                     "fork in a commit of its own"
                 )
 
-    def can_retire(self, ended: Sequence[Task]) -> bool:
-        """Whether the documents of these tasks are in memory."""
-        shelves, floor = self._memory.shelves.tip, self._tx.floor
-        return all(task.id >= floor or ("task", int(task.id)) in shelves for task in ended)
-
-    async def read_ended(self, ended: Sequence[Task]) -> None:
-        """Bring the documents of these tasks into memory."""
-        for task in ended:
-            if task.id < self._tx.floor:
-                await self._memory.shelves.shelf(("task", int(task.id)))
-
-    def retire(self, ended: Sequence[Task]) -> None:
+    async def retire(self, ended: Sequence[Task]) -> None:
         """The documents of these tasks end with them (K22)."""
+        shelves, floor = self._memory.shelves, self._tx.floor
         for task in ended:
             owner: Owner = ("task", int(task.id))
+            if owner in self.ending:
+                continue
             self.ending[owner] = None
-            for name, loaded in self._memory.shelves.tip.get(owner, {}).items():
-                self.ended.append((owner, name, loaded))
+            shelf = shelves.tip.get(owner)
+            if shelf is None and task.id < floor:
+                shelf = await shelves.shelf(owner)
+            if shelf:
+                self.ended.extend([(owner, name, loaded) for name, loaded in shelf.items()])
 
     def declare(self, slot: Slot, name: Name) -> Document:
         """The record of a document that this commit creates."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, Generic, Literal, TypeVar
 
 from perdure.clock import Clock
 from perdure.errors import (
@@ -30,6 +30,7 @@ from perdure.session.memory import Memory
 from perdure.session.preparing import prepare
 from perdure.session.slow import SlowBodies
 from perdure.session.space import Space
+from perdure.session.steps import rest
 from perdure.session.transaction import Transaction
 from perdure.settle.rules import settle
 from perdure.storage import Batch, Opened, Storage
@@ -47,6 +48,11 @@ _current: ContextVar[Transaction | None] = ContextVar("perdure.transaction", def
 RETRY_EVERY = 0.5
 
 
+def enter_body(tx: Transaction) -> None:
+    """What runs in this context from now on belongs to the body of this transaction."""
+    _current.set(tx)
+
+
 def forbid_inside_commit(what: str) -> None:
     """Raise where waiting would deadlock: inside the body of an open commit (K6)."""
     tx = _current.get()
@@ -61,6 +67,10 @@ class Paused:
 
     def fit(self, task: Task) -> tuple[HoldReason, str] | None:
         return None
+
+    async def advance(self, tx: Transaction) -> bool:
+        """Stage what the tasks that this commit reserves need not wait to stage. Whether anything changed."""
+        return False
 
 
 class Line:
@@ -153,32 +163,14 @@ class Line:
         """Settle, prepare and hand to storage what the body staged; the line is free afterwards.
 
         From here on cancelling the caller undoes nothing (K6). None when nothing was staged.
+        An admission that has to wait does so in a task of its own, which cancelling the caller does not reach.
         """
-        apart = False
+        admission = self._settle_and_admit(tx)
         try:
-            if self.closing or self.fault is not None:
-                self.check()
-            if tx.fallbacks != self.memory.fallbacks:
-                self._check_tip(tx)
-            tx.admissible()
-            tx.drafts.judge()
-            if not in_memory(tx):
-                apart = True
-                return await self._apart(self._read_and_admit(tx, None))
-            ended = settle(tx.candidate, self.rules, tx.now) if tx.candidate.dirty else ()
-            if ended:
-                if not tx.drafts.can_retire(ended):
-                    apart = True
-                    return await self._apart(self._read_and_admit(tx, ended))
-                tx.drafts.retire(ended)
-            return self._admit(tx)
-        finally:
-            if not apart:
-                self.leave(tx)
-
-    async def _apart(self, admission: Coroutine[Any, Any, Flight | None]) -> Flight | None:
-        """Run an admission that has to wait in a task of its own, which cancelling the caller does not reach."""
-        task = asyncio.get_running_loop().create_task(admission, name="perdure admission")
+            waits_for = admission.send(None)
+        except StopIteration as done:  # most have nothing to wait for
+            return done.value
+        task = asyncio.get_running_loop().create_task(rest(admission, waits_for), name="perdure admission")
         self._admissions[task] = None
         task.add_done_callback(self._admission_done)
         await asyncio.wait([task])
@@ -189,13 +181,21 @@ class Line:
         if not task.cancelled():
             task.exception()  # a caller that was cancelled does not come back for it
 
-    async def _read_and_admit(self, tx: Transaction, ended: Sequence[Task] | None) -> Flight | None:
+    async def _settle_and_admit(self, tx: Transaction) -> Flight | None:
         try:
-            if ended is None:
+            if self.closing or self.fault is not None:
+                self.check()
+            self._check_tip(tx)
+            tx.admissible()
+            tx.drafts.judge()
+            if not in_memory(tx):
                 await judge(tx)
-                ended = settle(tx.candidate, self.rules, tx.now) if tx.candidate.dirty else ()
-            await tx.drafts.read_ended(ended)
-            tx.drafts.retire(ended)
+            if tx.candidate.dirty:
+                ended = settle(tx.candidate, self.rules, tx.now)
+                while tx.candidate.reserved and await self.rules.advance(tx):
+                    ended += settle(tx.candidate, self.rules, tx.now)
+                if ended:
+                    await tx.drafts.retire(ended)
             self.check_fault()
             self._check_tip(tx)
             return self._admit(tx)
@@ -349,16 +349,16 @@ class Commit(Generic[Tx]):
 
     async def __aenter__(self) -> Tx:
         tx = self._tx = await self._line.enter(self._make)
-        _current.set(tx)
+        enter_body(tx)
         return tx
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> Literal[False]:
         line, tx = self._line, self._tx
-        _current.set(None)
         last = line.memory.last_flight
         if error is not None:
+            _current.set(None)
             line.leave(tx)
             if isinstance(error, PerdureError):
                 await line.confirm(tx, last)
@@ -370,6 +370,8 @@ class Commit(Generic[Tx]):
         except PerdureError:
             await line.confirm(tx, last)
             raise
+        finally:
+            _current.set(None)
         if flight is not None:
             await flight.wait()
         elif last is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -69,6 +69,8 @@ class Transaction:
         self.open = True
         #: Commit even if nothing is staged.
         self.forced = False
+        #: Phases that became a part of it.
+        self.parts = 0
         self.entries: list[Entry] = []
         self.inbound: list[Inbound] = []
         self.removes: list[Write] = []
@@ -289,6 +291,23 @@ class Transaction:
         if found is None:
             raise UsageError("this commit belongs to no conversation: name its id")
         return found
+
+    # -- parts of a commit ------------------------------------------------------------------
+
+    def save(self) -> Callable[[], None]:
+        """What takes back all that is staged from now on."""
+        candidate, drafts = self.candidate.save(), self.drafts.save()
+        lists = [(staged, len(staged)) for staged in (self.entries, self.inbound, self.removes)]
+        next_id = self.next_id
+
+        def restore() -> None:
+            self.candidate.restore(candidate)
+            self.drafts.restore(drafts)
+            for staged, length in lists:
+                del staged[length:]
+            self.next_id = next_id
+
+        return restore
 
     # -- leaving ----------------------------------------------------------------------------
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TypeVar
+from typing import Any, TypeVar
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -40,3 +40,8 @@ def drop(index: dict[K, Members[V]], key: K, value: V) -> None:
         members = index[key] = tuple(member for member in members if member != value)
     if not members:
         del index[key]
+
+
+def deeper(index: dict[K, Any]) -> dict[K, Any]:
+    """A copy of an index, with members of its own."""
+    return {key: {**each} if isinstance(each, dict) else each for key, each in index.items()}

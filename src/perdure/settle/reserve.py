@@ -39,6 +39,7 @@ def reserve(candidate: Candidate, task: Task, rules: Rules) -> None:
     if task.crashes >= 2 and _another_suspect_runs(candidate, task):
         return
     candidate.put(evolve(task, state=Running(checkpoint=state.checkpoint, begun=state.begun), attempt=task.attempt + 1))
+    candidate.reserved.append(task.id)
 
 
 def _another_suspect_runs(candidate: Candidate, task: Task) -> bool:

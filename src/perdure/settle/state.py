@@ -21,7 +21,7 @@ from perdure.records import (
     Terminal,
     Waiting,
 )
-from perdure.settle.members import Members, Ordered, add, drop
+from perdure.settle.members import Members, Ordered, add, deeper, drop
 from perdure.settle.tallies import Tally, counted, tally_of
 
 #: Indexes of `State` whose values are ordered sets.
@@ -181,11 +181,7 @@ class State:
         """An independent state with the same records: what the tip falls back to when a commit is refused."""
         other = State()
         for name, value in vars(self).items():
-            copied: dict[Any, Any] = dict(value)
-            if name in NESTED:
-                nested: dict[Any, Members[Any]] = copied
-                copied = {key: dict(each) if isinstance(each, dict) else each for key, each in nested.items()}
-            setattr(other, name, copied)
+            setattr(other, name, deeper(value) if name in NESTED else dict(value))
         return other
 
     def ordinary(self, conversation: ConversationId) -> Iterator[Task]:
@@ -205,6 +201,8 @@ class Candidate:
         self.outcomes: dict[TaskId, Outcome] = {}
         #: Tasks that the rules have to look at (again).
         self.dirty: Ordered[TaskId] = {}
+        #: Tasks that the rules reserved, until somebody asks.
+        self.reserved: list[TaskId] = []
         #: Of this commit: new tasks by owning task and by owning conversation, new conversations by owning task,
         #: waits by target.
         self._children: dict[TaskId, Members[TaskId]] = {}
@@ -213,6 +211,15 @@ class Candidate:
         self._waiters: dict[TaskId, Members[TaskId]] = {}
         #: Of this commit: outcomes by waiting task and by target.
         self._fresh: dict[TaskId, dict[TaskId, Outcome]] = {}
+
+    def save(self) -> dict[str, Any]:
+        """What there is to return to."""
+        flat = {name: value if name == "base" else value.copy() for name, value in vars(self).items()}
+        return {name: deeper(value) if name[0] == "_" else value for name, value in flat.items()}
+
+    def restore(self, saved: dict[str, Any]) -> None:
+        """Forget what was put since `save`."""
+        vars(self).update(saved)
 
     @property
     def empty(self) -> bool:

@@ -10,6 +10,7 @@ from perdure.records import RESERVED_PREFIX, Checkpoint, HoldReason, Task
 
 if TYPE_CHECKING:
     from perdure.tasks.invocation import Invocation
+    from perdure.tasks.transaction import InvocationTransaction
 
 Handler = Callable[..., Awaitable[None]]
 F = TypeVar("F", bound=Handler)
@@ -18,18 +19,25 @@ F = TypeVar("F", bound=Handler)
 @overload
 def phase(function: F, /) -> F: ...
 @overload
-def phase(*, first: bool = False, whole: bool = False) -> Callable[[F], F]: ...
-def phase(function: F | None = None, /, *, first: bool = False, whole: bool = False) -> F | Callable[[F], F]:
+def phase(*, first: bool = False, whole: bool = False, stages: bool = False) -> Callable[[F], F]: ...
+def phase(
+    function: F | None = None, /, *, first: bool = False, whole: bool = False, stages: bool = False
+) -> F | Callable[[F], F]:
     """Make a method a phase of its task. Exactly one phase is the first.
 
     The method is given the invocation, and by name what the previous phase saved for it;
     `whole` gives it that as the one object it is stored as, not to be changed.
     It has to commit the next phase, a wait or an outcome before it returns; else the task faults (K26).
+
+    One that `stages` is given a transaction in place of the invocation, and only stages: no effect, no commit of its
+    own. So it need not wait until the commit that makes it due is durable, it becomes a part of it. It may run more
+    than once, and does not count on running there: what it raises, or cannot do there, it does in its own commit.
     """
 
     def mark(function: F) -> F:
         function.__perdure_phase__ = "first" if first else "later"  # type: ignore[attr-defined]
         function.__perdure_whole__ = whole  # type: ignore[attr-defined]
+        function.__perdure_stages__ = stages  # type: ignore[attr-defined]
         return function
 
     return mark if function is None else mark(function)
@@ -48,6 +56,8 @@ class TaskDefinition:
     replay: ClassVar[Literal["safe", "unsafe"]] = "unsafe"
     phases: ClassVar[Mapping[str, Handler]] = {}
     first_phase: ClassVar[str] = ""
+    #: Phases that only stage.
+    staging: ClassVar[frozenset[str]] = frozenset()
     #: Whether `migrate` is there.
     migrates: ClassVar[bool] = False
 
@@ -67,6 +77,7 @@ class TaskDefinition:
             raise UsageError(f"task {cls.kind!r} needs exactly one @phase(first=True); it has {firsts or 'none'}")
         cls.phases = found
         cls.first_phase = firsts[0]
+        cls.staging = frozenset(name for name, value in found.items() if value.__perdure_stages__)
 
     def migrate(self, version: int, input: Any, checkpoint: Checkpoint) -> tuple[Any, str, Any]:
         """What version `version` stored, for this one: input, phase and the data for it. Pure; may run more than
@@ -77,6 +88,16 @@ class TaskDefinition:
         """Runs once the work below a stopped task has ended, and decides the outcome. Crashes may repeat it."""
         async with invocation.commit() as tx:
             tx.aborted()
+
+
+def start(
+    definition: TaskDefinition, phase: str, context: Invocation | InvocationTransaction, data: Any
+) -> Awaitable[None]:
+    """Start a phase with what the one before it saved."""
+    handler = definition.phases[phase]
+    if getattr(handler, "__perdure_whole__", False):
+        return handler(definition, context, data)
+    return handler(definition, context, **data) if data else handler(definition, context)
 
 
 class Definitions:

@@ -10,6 +10,7 @@ from perdure.records import Begun, Outcome, Running, Task, TaskId, decode_task
 from perdure.session.change import Flight
 from perdure.session.line import Commit, Line
 from perdure.session.transaction import Transaction
+from perdure.tasks.definition import start
 from perdure.tasks.transaction import InvocationTransaction
 
 if TYPE_CHECKING:
@@ -20,13 +21,13 @@ class Invocation:
     """Lent to a handler while it runs. It dies with the commit that moves its task, the handler, or the grace."""
 
     __slots__ = (
-        "_data",
         "_line",
         "_task",
         "aborting",
         "attempt",
         "begun",
         "conversation",
+        "data",
         "definition",
         "id",
         "input",
@@ -51,13 +52,13 @@ class Invocation:
         assert isinstance(task.state, Running)
         self._line = line
         self._task = task
-        self._data = data
         self.definition = definition
         self.id = task.id
         self.conversation = task.conversation
         self.input = input
         self.attempt = task.attempt
         self.phase = phase
+        self.data = data
         #: What was known of its effect when it started.
         self.begun: Begun | None = task.state.begun
         #: Runs the abort handler.
@@ -156,8 +157,10 @@ class Invocation:
         """Start the handler that this invocation is for."""
         if self.aborting:
             return self.definition.abort(self)
-        handler = self.definition.phases[self.phase]
-        data = self._data
-        if getattr(handler, "__perdure_whole__", False):
-            return handler(self.definition, self, data)
-        return handler(self.definition, self, **data) if data else handler(self.definition, self)
+        if self.phase in self.definition.staging:
+            return self._stage()
+        return start(self.definition, self.phase, self, self.data)
+
+    async def _stage(self) -> None:
+        async with self.commit() as tx:
+            await start(self.definition, self.phase, tx, self.data)

@@ -28,12 +28,14 @@ from perdure.records import (
 )
 from perdure.session.change import Change
 from perdure.session.line import Line, forbid_inside_commit
+from perdure.session.transaction import Transaction
 from perdure.settle.members import Ordered
 from perdure.settle.state import evolve
 from perdure.tasks.conditions import Conditions
 from perdure.tasks.definition import Definitions, TaskDefinition
 from perdure.tasks.invocation import Invocation
 from perdure.tasks.runner import GRACE, Runner
+from perdure.tasks.staging import stage_parts
 from perdure.tasks.timers import Timers
 from perdure.tasks.transaction import TaskTransaction
 
@@ -79,6 +81,13 @@ class Scheduler:
         if unfit is not None and isinstance(task.state, Held) and unfit[0] is self.definitions.find(task.kind):
             return unfit[1:]
         return self.definitions.fit(task)
+
+    async def advance(self, tx: Transaction) -> bool:
+        """Stage what tasks that the commit has just reserved need not wait to stage."""
+        if self.line.space.short:
+            tx.candidate.reserved = []
+            return False
+        return await stage_parts(tx, self.definitions.find, self._context)
 
     # -- starting ---------------------------------------------------------------------------
 
