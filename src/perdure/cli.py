@@ -22,6 +22,7 @@ COMMANDS: Mapping[str, tuple[str, str, str]] = {
     "resume": ("perdure.commands.resume", "resume", "Go on with unfinished work."),
     "ls": ("perdure.commands.ls", "ls", "List conversations, or the sessions of a store."),
     "show": ("perdure.commands.show", "show", "Show the transcript of a conversation."),
+    "export": ("perdure.commands.export", "export", "Write a whole transcript as Markdown, JSON lines or HTML."),
     "inspect": (
         "perdure.commands.inspect",
         "inspect",

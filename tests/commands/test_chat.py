@@ -34,7 +34,7 @@ def talk(shop, text: str, *args: str, code: int = 0) -> Exit:
 def test_each_line_of_a_pipe_is_a_prompt_and_is_answered_in_turn(shop) -> None:
     done = talk(shop, 'Pay 5 to Ann\nPay 6 to Bob\\\n\n"""\nPay 7 to Cid\n"""\n', "--tools", "shop:pay")
     assert shop.paid() == ["5 to Ann", "6 to Bob", "7 to Cid"]
-    assert len(done.stdout.splitlines()) == 3
+    assert done.stdout.count("1 done:") == 3
     assert "->" not in done.stdout
     assert [line[:6] for line in done.stderr.splitlines()[1:]] == ["-> pay", "<- pay"] * 3
     assert done.stderr.startswith("perdure: model demo: ")

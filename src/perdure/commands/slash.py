@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
 from typing import Any, Protocol
 
 from perdure.app.handing_in import HandInSession
 from perdure.commands.attending import Attending
+from perdure.commands.export import export_to, form_of
 from perdure.commands.links import Link, Own, WhenBusy
 from perdure.commands.suggestions import did_you_mean
 from perdure.commands.text import as_json
@@ -107,7 +109,9 @@ class SlashCommands:
             self._chat.note("nothing was used yet")
 
     async def _export(self, link: Link, rest: str) -> None:
-        raise UsageError("not yet")
+        file = Path(rest)
+        count = await export_to(self._chat.reader, self._attended(), form_of(file), file, thinking=False)
+        self._chat.note(f"{count} entries written to {file}")
 
     def _attended(self) -> int:
         if self._chat.attending is None:
