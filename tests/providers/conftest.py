@@ -67,9 +67,9 @@ class Wire:
         self._stack.push_async_callback(model.aclose)
         return model
 
-    async def local(self, name: str) -> VendorModel:
+    async def local(self, name: str, environment: dict[str, str] | None = None) -> VendorModel:
         """A model by any name, without a key in the environment."""
-        model = open_model(name, environment={})
+        model = open_model(name, environment=environment or {})
         self._stack.push_async_callback(model.aclose)
         return model
 

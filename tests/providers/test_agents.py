@@ -106,6 +106,34 @@ async def test_an_agent_calls_its_tools_side_by_side_and_its_usage_is_kept(wire,
     assert 0 < cost < 0.1
 
 
+BROKEN = ['{"city": "Ber', '{"city": "Berlin"}"', '{"city": "Berlin",}', "", "[1]"]
+
+
+async def test_arguments_that_are_no_json_object_run_nothing_and_the_vendor_takes_what_is_sent_back(wire, point):
+    ran = []
+
+    @perdure.tool(replay="safe")
+    async def clean(city: str = "all") -> str:
+        """Delete what is old."""
+        ran.append(city)
+        return "cleaned"
+
+    calls = [call("clean", each, id=f"c{at}") for at, each in enumerate(BROKEN)]
+    await wire.serve([answer(*calls, call("clean", {"city": "Rome"}, id="good")), say("Ok.")])
+    point(wire)
+
+    registry = perdure.Registry([perdure.Extension(name="cleaning", tools=[clean])])
+    async with perdure.open("memory:", model=wire.vendor.name, registry=registry) as session:
+        conversation = await session.root()
+        assert await answer_to(await conversation.submit("Clean Berlin.")) == "Ok."
+        entries = await entries_of(conversation)
+
+    # An empty text is how vendors send no arguments, and this tool needs none.
+    assert sorted(ran) in (["Rome"], ["Rome", "all"])
+    assert broken_pairs(entries) == []
+    assert len(wire.server.requests) == 2
+
+
 async def test_reasoning_goes_back_to_its_own_model_across_a_restart_and_not_to_the_next(wires, point, tmp_path):
     anthropic, openai = wires("anthropic"), wires("responses")
     await anthropic.serve(ROUNDS)

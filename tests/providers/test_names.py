@@ -117,3 +117,22 @@ def test_opening_a_model_loads_no_vendors_package():
     done = subprocess.run([sys.executable, "-c", LIGHT], capture_output=True, text=True, check=True)
 
     assert done.stdout.strip() == "[]"
+
+
+RUN = """
+import sys
+from perdure.cli import main
+sys.argv[1:] = ["run", "--store", "store.db", "--model", "demo", "Hello."]
+try:
+    main()
+finally:
+    print(sorted({"pydantic_ai", "openai", "anthropic", "google.genai", "genai_prices"} & set(sys.modules)))
+"""
+
+
+@pytest.mark.slow
+def test_a_run_on_the_demo_model_loads_no_vendors_package(tmp_path):
+    done = subprocess.run([sys.executable, "-c", RUN], cwd=tmp_path, capture_output=True, text=True, timeout=30)
+
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == "[]"

@@ -13,6 +13,7 @@ from perdure.harness.answer import Answer
 from perdure.harness.context import render
 from perdure.messages import AssistantMessage, Image, Text, Thinking, ToolCall, ToolMessage, UserMessage, calls_of, user
 from perdure.model import CallDelta, CallStart, Finished, TextDelta, ThinkingDelta, ToolSpec, Usage
+from perdure.providers.local_servers import SERVERS
 from perdure.records import ROOT, Entry, EntryId, Seq
 from perdure.testing.fakes import reply
 from perdure.testing.fakes.anthropic import markers
@@ -228,6 +229,20 @@ async def test_a_local_server_that_tells_half_leaves_the_rest_and_the_cost_unkno
 
     assert finish == Finished("stop", Usage(input=10, output=5))
     assert model.name != local.name
+
+
+@pytest.mark.parametrize("kind", SERVERS)
+async def test_each_kind_of_local_server_is_asked_by_its_name(wires, kind):
+    wire = wires("chat")
+    script = answer(say("I look."), call("lookup", {"city": "Berlin"}), usage=Usage(input=10, output=5))
+    await wire.serve(script, key="none")
+    model = await wire.local(f"{kind}:qwen3", {SERVERS[kind][1]: wire.server.url})
+
+    events = await wire.read(model, wire.request(tools=(LOOKUP,)))
+
+    assert text_of(events) == "I look."
+    assert events[-1] == Finished("tool_calls", Usage(input=10, output=5))
+    assert wire.server.requests[0].body["model"] == "qwen3"
 
 
 async def test_an_answer_at_the_output_limit_says_so(wire):
