@@ -4,6 +4,10 @@ job_owner.py DIRECTORY STRATEGY COMMAND
 
 It says "running ID" once the job has printed "ready" and that is committed. With a line from the test it closes the
 session and says "closed".
+
+job_owner.py DIRECTORY life NUMBER
+
+It lets one job end by itself and ends another, says "started ID" of each, and is killed where the environment says so.
 """
 
 import asyncio
@@ -12,7 +16,11 @@ from pathlib import Path
 from typing import Any
 
 import perdure
+from perdure.backends.sqlite import open_sqlite
+from perdure.clock import SystemClock
 from perdure.sandboxes.local import LocalSandbox
+from perdure.telemetry import Telemetry
+from perdure.testing.crash import install_from_environment
 
 
 async def line_of_input() -> None:
@@ -33,8 +41,23 @@ async def committed(session: Any, chat: Any, id: int) -> None:
     stop()
 
 
+async def life(directory: Path, number: str) -> None:
+    """Each job notes that it ran, and leaves a process behind if it is let."""
+    telemetry, clock = Telemetry(), SystemClock()
+    vfs = install_from_environment(telemetry)
+    sandbox = LocalSandbox(directory / "work", grace=0.2)
+    storage = await open_sqlite(directory / "store.db", clock=clock, vfs=vfs, telemetry=telemetry)
+    async with perdure.open(storage, model=None, sandbox=sandbox, telemetry=telemetry) as session:
+        chat = await session.root()
+        for then in ("exit 3", "wait"):
+            job = await chat.jobs.start(f"echo {then} >> ran; setsid sleep {number} & echo ready; {then}")
+            print("started", job.id, flush=True)  # noqa: T201
+        await chat.jobs.stop(job.id)
+    await sandbox.close()
+    await storage.close()
+
+
 async def main(directory: Path, strategy: str, command: str) -> None:
-    (directory / "work").mkdir(exist_ok=True)
     sandbox = LocalSandbox(directory / "work", isolation=strategy, grace=0.2)
     async with perdure.open(str(directory / "store.db"), model=None, sandbox=sandbox) as session:
         chat = await session.root()
@@ -47,4 +70,6 @@ async def main(directory: Path, strategy: str, command: str) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main(Path(sys.argv[1]), sys.argv[2], sys.argv[3]))
+    where = Path(sys.argv[1])
+    (where / "work").mkdir(exist_ok=True)
+    asyncio.run(life(where, sys.argv[3]) if sys.argv[2] == "life" else main(where, sys.argv[2], sys.argv[3]))

@@ -22,7 +22,8 @@ from perdure.records import Failed
 from perdure.sandboxes.local import LocalSandbox
 from perdure.sandboxes.probing import try_out
 from perdure.sandboxes.strategies import NAMES, named
-from perdure.testing.processes import Child
+from perdure.testing.crash import VARIABLE, Point, count_points
+from perdure.testing.processes import Child, run_child
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120)]
 OWNER = Path(__file__).with_name("job_owner.py")
@@ -119,3 +120,45 @@ async def test_a_session_that_closes_ends_its_jobs_and_the_next_start_says_so(
     assert one.left(0.5) == []
     job, _ = await one.next_start()
     assert job.state == "interrupted"
+
+
+async def judged(directory: Path, started: list[int]) -> None:
+    """The next start settles every job that was told to have been started, once, and none ran twice."""
+    sandbox = LocalSandbox(directory / "work")
+    async with perdure.open(str(directory / "store.db"), model=None, sandbox=sandbox) as session:
+        await session.resume()
+        await session.until(lambda: not session.inspect().tasks)
+        chat = await session.root()
+        jobs = await chat.jobs.list()
+        told = [entry.data["job"] async for entry in chat.history() if entry.kind == "perdure.job_ended"]
+    await sandbox.close()
+    assert {job.state for job in jobs} <= {"ended", "stopped", "interrupted"}
+    assert set(started) <= {job.id for job in jobs}
+    assert sorted(told) == [job.id for job in jobs if job.state != "stopped"]
+    ran = (directory / "work/ran").read_text().splitlines() if (directory / "work/ran").exists() else []
+    assert len(ran) == len(set(ran)) <= len(jobs)
+
+
+@pytest.mark.timeout(600)
+async def test_wherever_the_owner_is_killed_each_job_runs_at_most_once_and_its_end_is_told_once(
+    place: Callable[[], Path], crash_form: str, record_property: Callable[[str, object], None]
+) -> None:
+    number = str(FIRST + 500)
+    base = place()
+
+    def argv(directory: Path) -> list[str]:
+        directory.mkdir(parents=True, exist_ok=True)
+        return [sys.executable, str(OWNER), str(directory), "life", number]
+
+    writes = count_points(argv(base / "whole")).writes
+    kills = 0
+    for at in range(1, writes + 1, 1 if crash_form == "full" else max(1, writes // 8)):
+        directory = base / str(at)
+        exit = run_child(argv(directory), {VARIABLE: str(Point("write", at, "before"))})
+        kills += exit.killed
+        assert exit.left == ()
+        if (directory / "store.db").exists():
+            await judged(directory, [int(line.split()[1]) for line in exit.lines])
+    record_property("crash: points", kills)
+    assert kills >= 5
+    shutil.rmtree(base)
