@@ -187,6 +187,22 @@ async def test_an_abort_across_the_background_ends_them_and_tells_why(world: Any
     assert isinstance(await world.session.wait_task(job.id), Aborted)
 
 
+async def test_one_that_is_stopped_while_it_starts_is_stopped(world: Any, sandbox: Commands):
+    chat = await opened(world, sandbox)
+    never: asyncio.Future[Command] = asyncio.get_running_loop().create_future()
+    sandbox.start = lambda command, **limits: never  # type: ignore[method-assign]
+    starting = asyncio.ensure_future(chat.jobs.start("serve"))
+
+    async def known() -> bool:
+        return bool(await chat.jobs.list())
+
+    await world.until(known)
+    await world.running(chat.abort(background=True, reason="enough"))
+
+    job = await world.running(starting)
+    assert (job.state, job.detail) == ("stopped", "enough")
+
+
 async def test_a_job_that_a_call_stopped_is_no_news(world: Any, sandbox: Commands):
     chat = await opened(world, sandbox)
     job = await world.running(chat.jobs.start("serve"))

@@ -6,6 +6,7 @@ import errno
 import fcntl
 import os
 import signal
+import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -279,3 +280,35 @@ async def test_a_file_system_that_knows_only_files_with_names_is_written_all_the
 
     assert (root / "file").read_bytes() == b"new"
     assert os.listdir(root) == ["file"]
+
+
+async def test_a_file_without_a_name_that_cannot_be_given_one_is_written_with_one(
+    sandbox: LocalSandbox, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*names: Any, **rest: Any) -> None:
+        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
+
+    monkeypatch.setattr(files.os, "link", refused)
+
+    await sandbox.write("file", b"old")
+    await sandbox.write("file", b"new")
+
+    assert (root / "file").read_bytes() == b"new"
+    assert os.listdir(root) == ["file"]
+
+
+async def test_a_file_system_whose_directories_cannot_be_synced_is_written_all_the_same(
+    sandbox: LocalSandbox, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced = os.fsync
+
+    def of_files(handle: int) -> None:
+        if stat.S_ISDIR(os.fstat(handle).st_mode):
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+        synced(handle)
+
+    monkeypatch.setattr(files.os, "fsync", of_files)
+
+    await sandbox.write("a/file", b"new")
+
+    assert (root / "a/file").read_bytes() == b"new"

@@ -124,6 +124,9 @@ class JobTask(TaskDefinition, reserved=True):
         except SandboxError as error:
             await self._finish(invocation, state="failed", detail=clip(clean_text(str(error)), TAIL))
             return
+        except asyncio.CancelledError:  # the sandbox ended what had begun
+            invocation.late = Completed(result={"seconds": 0.0})
+            raise
         self._keep(invocation.id, command)
         try:
             ended = await self._until_end(invocation, command)

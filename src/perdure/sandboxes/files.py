@@ -127,9 +127,12 @@ class Write:
             directory = os.open(beside, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             with _named(self._path, "it is as it was"):
-                self._replace(directory, old)
+                try:
+                    self._replace(directory, old, nameless=os.path.isdir("/proc/self/fd"))
+                except _CannotBeNamed:
+                    self._replace(directory, old, nameless=False)
             with _named(self._path, "it was written, but the disk may not keep it"):
-                os.fsync(directory)
+                _sync_directory(directory)
         finally:
             os.close(directory)
 
@@ -144,8 +147,8 @@ class Write:
             raise SandboxError(f"{self._path} is read-only: permission denied")
         return found
 
-    def _replace(self, directory: int, old: os.stat_result | None) -> None:
-        handle, named = self._begin(directory, private=old is not None)
+    def _replace(self, directory: int, old: os.stat_result | None, *, nameless: bool) -> None:
+        handle, named = self._begin(directory, private=old is not None, nameless=nameless)
         try:
             self._fill(handle, old)
             _sweep(directory, os.fstat(handle).st_mtime)
@@ -164,13 +167,13 @@ class Write:
         finally:
             os.close(handle)
 
-    def _begin(self, directory: int, *, private: bool) -> tuple[int, bool]:
+    def _begin(self, directory: int, *, private: bool, nameless: bool) -> tuple[int, bool]:
         """A file to write into, and whether it has a name. One without ends with this process, whatever happens."""
         mode = 0o600 if private else 0o666
         flags = os.O_WRONLY | os.O_CLOEXEC
         try:
             unnamed = getattr(os, "O_TMPFILE", 0)
-            if unnamed and os.path.isdir("/proc/self/fd"):
+            if nameless and unnamed:
                 with contextlib.suppress(OSError):
                     return os.open(f"/proc/self/fd/{directory}", flags | unnamed, mode), False
             handle = os.open(self._temporary, flags | os.O_CREAT | os.O_EXCL, mode, dir_fd=directory)
@@ -205,12 +208,20 @@ class Write:
             raise FileChanged(f"{self._path} was changed meanwhile: nothing was written, read it again")
 
 
+class _CannotBeNamed(Exception):
+    """A file without a name cannot be given one here."""
+
+
 def _link(handle: int, name: str, directory: int) -> bool:
     """Give a file without a name one; False where something has it."""
     try:
         os.link(f"/proc/self/fd/{handle}", name, src_dir_fd=directory, dst_dir_fd=directory, follow_symlinks=True)
     except FileExistsError:
         return False
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO):
+            raise
+        raise _CannotBeNamed from None
     return True
 
 
@@ -252,9 +263,18 @@ def _make_directory(path: str) -> None:
                 raise SandboxError(f"{each} is a file, not a directory: nothing can be below it") from None
         parent = os.open(os.path.dirname(each), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            os.fsync(parent)
+            _sync_directory(parent)
         finally:
             os.close(parent)
+
+
+def _sync_directory(handle: int) -> None:
+    """Where the file system has no such call, it keeps names in its own way."""
+    try:
+        os.fsync(handle)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):
+            raise
 
 
 def _sweep(directory: int, now: float) -> None:
