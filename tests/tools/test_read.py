@@ -153,6 +153,13 @@ async def test_what_is_not_there_is_an_error_that_names_what_is_near(call: Any, 
         await read(call, "nowhere/x")
 
 
+async def test_a_link_to_nothing_is_said_to_be_one(call: Any, root: Path) -> None:
+    (root / "link").symlink_to("nowhere")
+
+    with pytest.raises(SandboxError, match="link does not exist: it is a symbolic link whose target is missing"):
+        await read(call, "link")
+
+
 @pytest.mark.parametrize("offset, limit", [(0, 1), (1, 0), (-3, 5)])
 async def test_lines_count_from_one(call: Any, offset: int, limit: int) -> None:
     with pytest.raises(SandboxError, match="count lines from 1"):

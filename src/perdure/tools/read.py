@@ -83,6 +83,8 @@ async def _suggestion(sandbox: Sandbox, path: str) -> str:
         names = await sandbox.names(os.path.dirname(path) or ".", limit=MOST_NAMES)
     except SandboxError:
         return ""
+    if os.path.basename(path) in names:
+        return ": it is a symbolic link whose target is missing"
     near = difflib.get_close_matches(os.path.basename(path), [name.rstrip("/") for name in names], n=3)
     return clean_text(f"; near it: {', '.join(near)}") if near else ""
 
