@@ -88,6 +88,7 @@ def owner(place: Callable[[], Path]) -> Iterator[Callable[[str], Owner]]:
         yield start
 
 
+@pytest.mark.invariant("HA-50", "HA-52")
 @pytest.mark.parametrize("strategy", NAMES)
 async def test_when_its_owner_is_killed_nothing_of_a_job_is_left_and_the_next_start_says_that_it_was_interrupted(
     owner: Callable[[str], Owner], strategy: str
@@ -140,6 +141,7 @@ async def judged(directory: Path, started: list[int]) -> None:
 
 
 @pytest.mark.timeout(600)
+@pytest.mark.invariant("HA-50", "HA-51")
 async def test_wherever_the_owner_is_killed_each_job_runs_at_most_once_and_its_end_is_told_once(
     place: Callable[[], Path], crash_form: str, record_property: Callable[[str, object], None]
 ) -> None:

@@ -114,6 +114,7 @@ async def test_a_job_runs_beside_the_conversation_and_is_listed(world: Any, sand
     assert not chat.busy
 
 
+@pytest.mark.invariant("HA-51")
 async def test_one_that_ends_is_recorded_and_the_conversation_is_told(world: Any, sandbox: Commands):
     chat = await opened(world, sandbox)
     job = await world.running(chat.jobs.start("make test"))
@@ -163,6 +164,7 @@ async def test_one_that_cannot_be_started_says_why(world: Any, sandbox: Commands
     assert isinstance(await world.session.wait_task(job.id), Failed)
 
 
+@pytest.mark.invariant("HA-52")
 async def test_an_abort_of_the_run_leaves_jobs_alone(world: Any, sandbox: Commands):
     chat = await opened(world, sandbox, hang())
     job = await world.running(chat.jobs.start("serve"))
@@ -320,6 +322,7 @@ async def test_a_fork_has_no_jobs(world: Any, sandbox: Commands):
 # -- the process ends ---------------------------------------------------------------------------
 
 
+@pytest.mark.invariant("HA-50")
 async def test_after_a_crash_a_job_is_interrupted_with_what_is_proved_and_does_not_run_again(
     memory_world: Any, sandbox: Commands
 ):
@@ -373,6 +376,7 @@ async def test_one_that_was_marked_before_a_crash_is_stopped_afterwards(memory_w
 # -- waking the conversation --------------------------------------------------------------------
 
 
+@pytest.mark.invariant("HA-51")
 async def test_where_the_setting_says_so_one_that_ends_asks_the_model_once(world: Any, sandbox: Commands):
     chat = await opened(world, sandbox, [say("I see")], settings=Settings(job_wakes=True))
     job = await world.running(chat.jobs.start("make"))
