@@ -49,8 +49,7 @@ class Supervised(Generic[T]):
         self.stoppable = stoppable
         self.loop = asyncio.get_running_loop()
         self.waiter: asyncio.Future[None] = self.loop.create_future()
-        self.child: asyncio.Task[T] = self.loop.create_task(_contained(coroutine))
-        self.child.add_done_callback(self._wake)
+        self.child: asyncio.Task[T] = self.loop.create_task(self._contained(coroutine))
         self._limit: Limit | None = None if seconds is None else watch.limit(seconds, self._expire)
 
     def extend(self, seconds: float) -> None:
@@ -74,13 +73,13 @@ class Supervised(Generic[T]):
         if self.child.done():
             self._wake(self.child)
         elif self.stoppable:
-            self.child.cancel()
+            self._cancel()
         elif on_stop is not None:
             await on_stop()
         try:
             await self.waiter
         except asyncio.CancelledError:  # told twice: it is left behind
-            self.child.cancel()
+            self._cancel()
             raise
         if self.child.cancelled() or not self.child.done():
             raise asyncio.CancelledError
@@ -103,9 +102,14 @@ class Supervised(Generic[T]):
             raise error
         raise Broke(f"{type(error).__name__}: {error}") from error
 
+    def _cancel(self) -> None:
+        """It may not have begun: then only its end tells."""
+        self.child.add_done_callback(self._wake)
+        self.child.cancel()
+
     def _expire(self) -> None:
         self.expired = True
-        self.child.cancel()
+        self._cancel()
         self._limit = self._watch.limit(GRACE, self._give_up)
 
     def _give_up(self) -> None:
@@ -119,9 +123,11 @@ class Supervised(Generic[T]):
         elif child.done() and not child.cancelled():
             child.exception()  # it was left behind: nobody asks for it any more
 
-
-async def _contained(coroutine: Coroutine[Any, Any, T]) -> T:
-    try:
-        return await coroutine
-    except SystemExit as error:  # on its way up it would end the loop
-        raise Broke(f"SystemExit: {error}") from error
+    async def _contained(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        try:
+            return await coroutine
+        except SystemExit as error:  # on its way up it would end the loop
+            raise Broke(f"SystemExit: {error}") from error
+        finally:
+            if not self.waiter.done():  # who waits goes on in the next step of the loop: the task has ended then
+                self.waiter.set_result(None)

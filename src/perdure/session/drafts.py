@@ -45,9 +45,9 @@ class Drafts:
             return slot
         if owner[0] == "task" and self._tx.task(TaskId(owner[1])) is None:
             raise NotFound(f"no live task {owner[1]}: document {token.kind!r} ends with its task")
-        if owner[0] == "conversation":
-            await self._tx.use(ConversationId(owner[1]))
-        loaded = await self._loaded(place)
+        loaded = self._at_hand(place)
+        if loaded is UNREAD:
+            loaded = await self._loaded(place)
         if loaded is not None:
             value = token.current(loaded.value, loaded.version)
             rebase = loaded.version != token.version or place in self.copies
@@ -68,15 +68,29 @@ class Drafts:
             return slot.draft.value
         if owner[0] == "task" and self._tx.task(TaskId(owner[1])) is None:
             return None
-        if owner[0] == "conversation":
-            await self._tx.use(ConversationId(owner[1]))
-        loaded = await self._loaded(place)
+        loaded = self._at_hand(place)
+        if loaded is UNREAD:
+            loaded = await self._loaded(place)
         if loaded is not None:
             return token.current(loaded.value, loaded.version)
         return await self._inherited(token, owner, key)
 
+    def _at_hand(self, place: Place) -> Any:
+        """What is in memory of the document: None where there is none, UNREAD where that has to be found out."""
+        owner, name = place
+        memory = self._memory
+        shelf = memory.shelves.tip.get(owner)
+        if shelf is None or self._tx.candidate.conversations:
+            return UNREAD
+        if owner[0] == "conversation" and owner[1] not in memory.tip.conversations:
+            return UNREAD
+        found = shelf.get(name)
+        return found if found is None else UNREAD if found.value is UNREAD else found
+
     async def _loaded(self, place: Place) -> Loaded | None:
         owner, name = place
+        if owner[0] == "conversation":
+            await self._tx.use(ConversationId(owner[1]))
         if owner[1] >= self._tx.floor:  # the owner is new in this transaction: storage has nothing of it
             return self.copies.get(place)
         return await self._memory.loaded(owner, name)
@@ -85,6 +99,9 @@ class Drafts:
         if token.fork != "as_of":
             return None
         tx = self._tx
+        known = tx.memory.tip.conversations.get(ConversationId(owner[1]))
+        if known is not None and known.parent is None:
+            return None
         conversation = await tx.use(ConversationId(owner[1]))
         point = conversation.parent
         if point is None:

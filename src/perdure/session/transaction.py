@@ -22,6 +22,7 @@ from perdure.records import (
     Submission,
     Task,
     TaskId,
+    Terminal,
     decode_entry,
 )
 from perdure.session.documents import DocumentToken, Owner
@@ -247,7 +248,7 @@ class Transaction:
     def task(self, id: TaskId) -> Task | None:
         """The live task as of the tip; None once it has ended."""
         task = self.candidate.task(id)
-        return task if task is not None and task.live else None
+        return None if task is None or type(task.state) is Terminal else task
 
     def put_task(self, task: Task) -> None:
         self.alive()
@@ -270,12 +271,12 @@ class Transaction:
         `owner` is a conversation or task id, by default the transaction's own. Raises NotFound where it is not there.
         """
         self.alive()
-        return (await self.drafts.slot(token, self._owner(token, owner), clean_text(key))).draft.root
+        return (await self.drafts.slot(token, self._owner(token, owner), key and clean_text(key))).draft.root
 
     async def snapshot(self, token: DocumentToken, owner: int | None = None, *, key: str = "") -> Any:
         """The document's present value with this transaction's changes; None where there is none. Do not change it."""
         self.alive()
-        return await self.drafts.value(token, self._owner(token, owner), clean_text(key))
+        return await self.drafts.value(token, self._owner(token, owner), key and clean_text(key))
 
     def _owner(self, token: DocumentToken, owner: int | None) -> Owner:
         if token.scope == "session":

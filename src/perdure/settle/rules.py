@@ -11,6 +11,7 @@ from perdure.records import (
     Begun,
     Checkpoint,
     Completed,
+    Completing,
     ErrorInfo,
     Failed,
     Faulted,
@@ -25,6 +26,7 @@ from perdure.records import (
     Terminal,
     Unanswered,
     UnansweredReason,
+    Waiting,
 )
 from perdure.settle.aborts import stop
 from perdure.settle.owners import cascade, drained, finish
@@ -39,34 +41,37 @@ PARKED_AFTER = 3
 def settle(candidate: Candidate, rules: Rules, now: float) -> list[Task]:
     """Apply the rules to what the commit touched. Returns the tasks that ended in it, by id."""
     ended: dict[int, Task] = {}
-    while candidate.dirty:
-        dirty = sorted(candidate.dirty)
-        candidate.dirty.clear()
-        for id in dirty:
+    dirty = candidate.dirty
+    while dirty:
+        ids = sorted(dirty)
+        dirty.clear()
+        for id in ids:
             task = candidate.task(id)
-            if task is None or isinstance(task.state, Terminal):
-                if task is not None and id in candidate.tasks and id not in ended:
-                    ended[id] = task
-                    _settle_submissions(candidate, task)
+            if task is None:
                 continue
-            _step(candidate, task, rules, now)
+            if type(task.state) is not Terminal:
+                _step(candidate, task, rules, now)
+            elif id in candidate.tasks and id not in ended:
+                ended[id] = task
+                _settle_submissions(candidate, task)
     return [ended[id] for id in sorted(ended)]
 
 
 def _step(candidate: Candidate, task: Task, rules: Rules, now: float) -> None:
-    """All rules on one task, in order; a change puts the task back among the dirty ones."""
-    cascade(candidate, task)
-    if task.abort is not None and not isinstance(task.state, Running):
-        stop(candidate, task, now, lambda: drained(candidate, task.id), rules.fit(task) is None)
-        if candidate.tasks.get(task.id, task) is not task:
-            return
-    resume(candidate, task)
-    if candidate.tasks.get(task.id, task) is not task:
-        return
-    finish(candidate, task, now)
-    if candidate.tasks.get(task.id, task) is not task:
-        return
-    reserve(candidate, task, rules)
+    """The rules that one task can meet, in order; a change puts the task back among the dirty ones."""
+    state = type(task.state)
+    if task.abort is not None or state is Completing:
+        cascade(candidate, task)
+        if task.abort is not None and state is not Running:
+            stop(candidate, task, now, lambda: drained(candidate, task.id), rules.fit(task) is None)
+            if candidate.tasks.get(task.id, task) is not task:
+                return
+    if state is Waiting:
+        resume(candidate, task)
+    elif state is Completing:
+        finish(candidate, task, now)
+    elif state is not Running:
+        reserve(candidate, task, rules)
 
 
 def _settle_submissions(candidate: Candidate, run: Task) -> None:

@@ -122,7 +122,7 @@ class State:
                 add(self.children, task.owner, task.id)
         if task.crashes >= 2:
             self.suspects[task.id] = None
-        else:
+        elif self.suspects:
             self.suspects.pop(task.id, None)
 
     def put_submission(self, submission: Submission) -> None:

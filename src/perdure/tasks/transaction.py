@@ -173,7 +173,7 @@ class InvocationTransaction(TaskTransaction):
     @property
     def own(self) -> Task:
         """The invocation's task as this transaction has it."""
-        task = self.task(self.invocation.id)
+        task = self.candidate.task(self.invocation.id)
         assert task is not None
         return task
 

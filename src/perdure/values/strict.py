@@ -173,11 +173,10 @@ def _copy_items(items: Sequence[Any], depth: int) -> JSON:
     result: list[JSON] = []
     try:
         for item in items:
-            # The commonest value is spared the call, here and in `_copy_members`.
-            if type(item) is str and item.isascii() and "\0" not in item:
-                result.append(item)
-            else:
-                result.append(copy(item, depth))
+            # The commonest values are spared the call, here and in `_copy_members`.
+            if not (item.isascii() and "\0" not in item if type(item) is str else item is None):
+                item = copy(item, depth)
+            result.append(item)
     except Refused as refused:
         refused.inside.append(len(result))
         raise
@@ -193,7 +192,10 @@ def _copy_members(members: dict[Any, Any], depth: int) -> JSON:
         if type(key) is not str:
             raise unjson_key(key)
         try:
-            if type(item) is not str or not item.isascii() or "\0" in item:
+            if type(item) is str:
+                if not item.isascii() or "\0" in item:
+                    item = clean_text(item)
+            elif item is not None and not (type(item) is int and LOWEST <= item <= HIGHEST):
                 item = copy(item, depth)
         except Refused as refused:
             refused.inside.append(key)
