@@ -22,7 +22,7 @@ from perdure.records import Failed
 from perdure.sandboxes.local import LocalSandbox
 from perdure.sandboxes.probing import try_out
 from perdure.sandboxes.strategies import NAMES, named
-from perdure.testing.crash import VARIABLE, Point, count_points
+from perdure.testing.crash import Point, count_points
 from perdure.testing.processes import Child, run_child
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120)]
@@ -153,10 +153,13 @@ async def test_wherever_the_owner_is_killed_each_job_runs_at_most_once_and_its_e
         return [sys.executable, str(OWNER), str(directory), "life", number]
 
     writes = count_points(argv(base / "whole")).writes
+    every = 1 if crash_form == "full" else max(1, writes // 8)
+    points = [Point("write", at) for at in range(1, writes + 1, every)]
+    points += [Point(f"perdure.job.{event}", at) for event in ("begun", "ended") for at in (1, 2)]
     kills = 0
-    for at in range(1, writes + 1, 1 if crash_form == "full" else max(1, writes // 8)):
-        directory = base / str(at)
-        exit = run_child(argv(directory), {VARIABLE: str(Point("write", at, "before"))})
+    for point in points:
+        directory = base / point.slug
+        exit = run_child(argv(directory), point.environment())
         kills += exit.killed
         assert exit.left == ()
         if (directory / "store.db").exists():

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from perdure.app.opening import open_session
 from perdure.errors import NotFound, SandboxError, UsageError
 from perdure.harness.harness import Settings
 from perdure.harness.job import ENDED_KEPT, JOBS
@@ -84,6 +85,12 @@ class Commands:
 @pytest.fixture
 def sandbox() -> Commands:
     return Commands()
+
+
+@pytest.fixture
+def world(memory_world: Any) -> Any:
+    """Real files and processes are the crash suite's."""
+    return memory_world
 
 
 async def opened(world: Any, sandbox: Commands, script: Any = None, **options: Any) -> Any:
@@ -271,8 +278,7 @@ async def test_output_is_read_from_where_one_left_off(world: Any, sandbox: Comma
     assert (await chat.jobs.find(job.id)).bytes == 8
 
 
-async def test_a_wait_ends_with_the_job_or_with_its_time(memory_world: Any, sandbox: Commands):
-    world = memory_world
+async def test_a_wait_ends_with_the_job_or_with_its_time(world: Any, sandbox: Commands):
     chat = await opened(world, sandbox)
     job = await world.running(chat.jobs.start("make"))
 
@@ -295,8 +301,7 @@ async def test_a_job_that_is_none_names_those_there_are(world: Any, sandbox: Com
         await other.jobs.stop(job.id)
 
 
-async def test_of_those_that_ended_the_newest_are_remembered(memory_world: Any, sandbox: Commands):
-    world = memory_world
+async def test_of_those_that_ended_the_newest_are_remembered(world: Any, sandbox: Commands):
     chat = await opened(world, sandbox)
     serves = await world.running(chat.jobs.start("serve"))
     sandbox.ends_at_once = lambda command: command.end()
@@ -324,9 +329,8 @@ async def test_a_fork_has_no_jobs(world: Any, sandbox: Commands):
 
 @pytest.mark.invariant("HA-50")
 async def test_after_a_crash_a_job_is_interrupted_with_what_is_proved_and_does_not_run_again(
-    memory_world: Any, sandbox: Commands
+    world: Any, sandbox: Commands
 ):
-    world = memory_world
     chat = await opened(world, sandbox)
     job = await world.running(chat.jobs.start("serve"))
     sandbox.started[0].printed = b"listening\n"
@@ -358,8 +362,22 @@ async def test_a_close_ends_jobs_and_the_next_start_says_so(world: Any, sandbox:
     assert (await ended(world, await session.conversation("a"), job.id)).state == "interrupted"
 
 
-async def test_one_that_was_marked_before_a_crash_is_stopped_afterwards(memory_world: Any, sandbox: Commands):
-    world = memory_world
+async def test_an_owner_that_lost_its_session_ends_its_jobs_as_soon_as_it_learns_of_it(world: Any, sandbox: Commands):
+    chat = await opened(world, sandbox)
+    await world.running(chat.jobs.start("serve"))
+    storage = world.memory.reopened()
+    other = await open_session(
+        storage, "main", clock=world.clock, telemetry=world.telemetry, model=None, take_over=True
+    )
+
+    await world.running(sandbox.started[0].wait())
+
+    assert sandbox.started[0].exit is not None
+    await other.close()
+    await storage.close()
+
+
+async def test_one_that_was_marked_before_a_crash_is_stopped_afterwards(world: Any, sandbox: Commands):
     chat = await opened(world, sandbox)
     job = await world.running(chat.jobs.start("serve"))
     async with chat.commit() as tx:
@@ -410,8 +428,7 @@ async def test_one_that_ends_during_a_run_joins_it_after_the_round(world: Any, s
     assert text_of(world.strict[-1].inner.requests[-1].messages[-1]).startswith(f"[Background job {job.id} ended")
 
 
-async def test_one_that_ended_with_its_process_asks_at_the_next_start(memory_world: Any, sandbox: Commands):
-    world = memory_world
+async def test_one_that_ended_with_its_process_asks_at_the_next_start(world: Any, sandbox: Commands):
     chat = await opened(world, sandbox, [say("I see")], settings=Settings(job_wakes=True))
     await world.running(chat.jobs.start("make"))
 

@@ -62,6 +62,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     command: str
     state: JobState
     at: float
+    seen: float | None = None  #: when it was last committed that it runs
     code: int | None = None
     seconds: float | None = None
     bytes: int = 0
@@ -128,12 +129,15 @@ class JobTask(TaskDefinition, reserved=True):
             invocation.late = Completed(result={"seconds": 0.0})
             raise
         self._keep(invocation.id, command)
+        telemetry, about = self.harness.telemetry, {"task": invocation.id}
+        telemetry.emit("perdure.job.begun", metadata=about)
         try:
             ended = await self._until_end(invocation, command)
         except BaseException:  # told to stop, or there is no line any more: the command ends with its task
             ended = await command.stop()
             invocation.late = Completed(result=await _facts(command, ended))
             raise
+        telemetry.emit("perdure.job.ended", metadata={**about, "code": ended.code})
         state = "timed_out" if ended.timed_out else "ended"
         await self._finish(invocation, state=state, **await _facts(command, ended))
 
@@ -150,12 +154,14 @@ class JobTask(TaskDefinition, reserved=True):
                 tx.memo(ISOLATION, isolation)
 
     async def _until_end(self, invocation: Invocation, command: Background) -> Exit:
-        """Wait for it, and commit the end of its output now and then."""
+        """Wait for it, and commit the end of its output now and then.
+
+        Also when nothing was printed: an owner that lost its session learns of it by a commit.
+        """
         await self._progress(invocation, command)
         waiting = asyncio.ensure_future(command.wait())
         interval = FIRST_TAIL
         try:
-            noted = 0
             while True:
                 sleeping = asyncio.ensure_future(self.harness.clock.sleep(interval))
                 try:
@@ -165,9 +171,7 @@ class JobTask(TaskDefinition, reserved=True):
                 if waiting.done():
                     return waiting.result()
                 interval = min(interval * 2, LONGEST)
-                if command.total_bytes != noted:
-                    noted = command.total_bytes
-                    await self._progress(invocation, command)
+                await self._progress(invocation, command)
         finally:
             waiting.cancel()
 
@@ -176,7 +180,7 @@ class JobTask(TaskDefinition, reserved=True):
         try:
             async with invocation.commit() as tx:
                 about = {"state": "running", "path": command.path, "bytes": command.total_bytes, "tail": tail}
-                await note(tx, invocation.id, invocation.conversation, **about)
+                await note(tx, invocation.id, invocation.conversation, seen=tx.now, **about)
                 tx.progress()
         except StorageRejected:  # a full disk is no reason to end it: the next time may be better
             return
