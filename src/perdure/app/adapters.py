@@ -11,6 +11,8 @@ from perdure.schema import Schema
 ADAPTERS: Mapping[str, tuple[str, str]] = {
     "storage:memory": ("perdure.backends.memory", "MemoryStorage"),
     "storage:sqlite": ("perdure.backends.sqlite", "open_sqlite"),
+    "storage-check": ("perdure.backends.sqlite_check", "check"),
+    "storage-backup": ("perdure.backends.sqlite_backup", "backup"),
     "model:demo": ("perdure.providers.demo", "open_model"),
     **{
         f"model:{prefix}": ("perdure.providers.vendors", "open_model")

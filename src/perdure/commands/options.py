@@ -120,6 +120,17 @@ def placed(function: F) -> F:
     return with_place  # type: ignore[return-value]
 
 
+def stored(function: F) -> F:
+    """`--store` alone, handed over as `store`."""
+
+    @functools.wraps(function)
+    def with_store(*args: Any, store: str | None, **rest: Any) -> Any:
+        return function(*args, store=configuration()["store"] if store is None else store, **rest)
+
+    option = click.option("--store", metavar="PATH", help="The file of the store.  [default: .perdure/store.db]")
+    return option(with_store)  # type: ignore[return-value]
+
+
 def equipped(function: F) -> F:
     """The options that say what work is done with, handed over as `means`."""
 

@@ -1,0 +1,105 @@
+"""`perdure db check` and `perdure db backup`: the health of a store file, and copies of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import click
+
+from perdure.app.adapters import adapter
+from perdure.commands.options import as_json_option, named, stored
+from perdure.commands.progress import Progress
+from perdure.commands.text import as_json
+from perdure.commands.visible import visible
+from perdure.errors import UsageError
+
+HEALTHY, DAMAGED = 0, 1
+
+#: What to do about a store that is not as it must be.
+REMEDY = (
+    "keep a copy of the file and its -wal as they are, then restore a backup (perdure db backup makes them); "
+    "sessions that are not named here can be worked on"
+)
+FILE_REMEDY = (
+    "work in it no more, keep a copy of the file and its -wal, then restore a backup, "
+    "or recover what can be read with: sqlite3 FILE .recover"
+)
+
+
+@click.group()
+def db() -> None:
+    """Check a store, or back it up. Both work beside the owners of its sessions."""
+
+
+@db.command()
+@stored
+@as_json_option
+def check(store: str, json: bool) -> int:
+    """Check the whole store: the file, every record, and what records say of each other.
+
+    Exit codes: 0 healthy, 1 damaged. Each line says what is wrong and where; the last one, what to do.
+    """
+    with Progress("checking") as progress:
+        checked = adapter("storage-check")(_path(store), _teller(progress))
+    for line in [as_json(checked)] if json else _lines(checked):
+        print(visible(line))
+    return HEALTHY if checked.healthy else DAMAGED
+
+
+@db.command()
+@click.argument("file", callback=named)
+@stored
+@as_json_option
+def backup(file: str, store: str, json: bool) -> int:
+    """Copy the store to FILE, which is new: as it is at one moment, and checked.
+
+    FILE is a store of its own. Beside the original it would do the work that is unfinished in both once more.
+    """
+    with Progress("copying") as progress:
+        made = adapter("storage-backup")(_path(store), file, _teller(progress))
+    checked = made.checked
+    if json:
+        print(as_json({"path": made.path, "checked": checked}))
+    else:
+        print(f"{made.path}: {_size(checked.bytes)}, {_counted(checked)}, checked")
+    return HEALTHY
+
+
+def _path(store: str) -> str:
+    scheme, _, rest = store.partition(":")
+    if store == "memory:" or scheme in ("postgresql", "postgres"):
+        raise UsageError(f"store {store!r} is no file: name the file of a store")
+    return rest.removeprefix("//") if scheme == "sqlite" else store
+
+
+def _teller(progress: Progress) -> Any:
+    def tell(what: str, done: int, total: int) -> None:
+        progress.total = total
+        progress.to(done, what if what == "copying" else f"checking {what}")
+
+    return tell
+
+
+def _lines(checked: Any) -> Iterator[str]:
+    yield f"{checked.path}: {_size(checked.bytes)}, schema {checked.schema}, {_counted(checked)}"
+    for each in checked.damage:
+        yield f"damaged: {each.what}" if each.session is None else f"damaged: session {each.session!r}: {each.what}"
+    if checked.healthy:
+        yield "healthy"
+    else:
+        in_file = any(each.session is None for each in checked.damage)
+        yield f"what to do: {FILE_REMEDY if in_file else REMEDY}"
+
+
+def _counted(checked: Any) -> str:
+    records = sum(checked.records.values())
+    sessions = "session" if checked.sessions == 1 else "sessions"
+    return f"{checked.sessions} {sessions}, {records} records"
+
+
+def _size(count: int) -> str:
+    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if count >= size:
+            return f"{count / size:.1f} {unit}"
+    return f"{count} bytes"
