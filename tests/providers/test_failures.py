@@ -152,6 +152,14 @@ async def test_no_secret_of_an_error_body_goes_on(wire):
         assert error.__suppress_context__
 
 
+async def test_a_misspelt_model_is_told_with_what_may_be_meant(wires):
+    wire = wires("responses")
+    model = await wire.serve([reply(404, openai("The model does not exist.", code="model_not_found")), reply(500, {})])
+
+    assert "The model does not exist." in str(await wire.failure(model))
+    assert str(await wire.failure(model)) == f"{model.name}: 500: the server gave no reason"
+
+
 async def test_a_server_that_is_not_there_may_be_there_later(wire):
     model = await wire.serve(say("Ok."))
     await wire.server.__aexit__()

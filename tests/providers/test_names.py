@@ -9,7 +9,9 @@ from typing import get_args
 
 import pytest
 
-from perdure.errors import UsageError
+from perdure.errors import ModelError, UsageError
+from perdure.messages import user
+from perdure.model import Request
 from perdure.providers import choices
 from perdure.providers.choices import KEYS, by_key, missing
 from perdure.providers.vendors import open_model, target_of
@@ -94,6 +96,24 @@ def test_the_first_key_that_is_set_decides():
     assert by_key({}) is None
     assert by_key({"OPENAI_API_KEY": " ", "GEMINI_API_KEY": "x"}) == KEYS[3]
     assert by_key({"OPENAI_API_KEY": "x", "ANTHROPIC_API_KEY": "x"}) == KEYS[0]
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("error", [ImportError("no module named openai"), ValueError("a key of sk-0123456789abc")])
+async def test_a_package_that_does_not_load_is_a_model_error_that_says_what_to_do(error, monkeypatch):
+    def broken(name):
+        raise error
+
+    monkeypatch.setattr("perdure.providers.vendors.importlib.import_module", broken)
+    model = open_model("openai:gpt-6.1-terra", key="k")
+
+    for _ in range(2):
+        with pytest.raises(ModelError) as caught:
+            await anext(model.stream(Request(model=model.name, messages=(user("Hello."),))))
+        assert caught.value.kind == "invalid"
+        assert "perdure[openai]" in str(caught.value) or "cannot be set up" in str(caught.value)
+        assert "0123456789" not in str(caught.value)
+    await model.aclose()
 
 
 @pytest.mark.slow

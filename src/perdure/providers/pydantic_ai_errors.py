@@ -72,7 +72,9 @@ def model_error(error: Exception, target: Target, *, began: bool, now: float) ->
     secrets = [target.key] if target.key else []
     said = _clip(redacted(clean_text(_said(error)[:_MOST_READ]), secrets))
     kind = _kind(error, said, began=began)
-    return ModelError(f"{target.name}: {_what(error, kind)}{said}", kind=kind, after=_after(error, kind, now))
+    meant = getattr(error, "suggested_model_id", None)
+    hint = f" (did you mean {clean_text(meant)[:100]!r}?)" if isinstance(meant, str) else ""
+    return ModelError(f"{target.name}: {_what(error, kind)}{said}{hint}", kind=kind, after=_after(error, kind, now))
 
 
 def _kind(error: Exception, said: str, *, began: bool) -> str:
@@ -132,8 +134,10 @@ def _said(error: Exception) -> str:
     words = next(_messages(body), None)
     if words is None and isinstance(body, str) and body.strip():
         words = body.strip()
-    if words is None and body is not None and not isinstance(body, str):
+    if words is None and body and not isinstance(body, str):
         words = msgspec.json.encode(body, enc_hook=repr).decode(errors="replace")
+    if words is None and isinstance(error, ModelHTTPError):
+        words = "the server gave no reason"
     if words is None:
         words = error.message if isinstance(error, ModelAPIError | UnexpectedModelBehavior | UserError) else str(error)
     return words or type(error).__name__

@@ -20,6 +20,7 @@ from perdure.errors import ModelError, UsageError
 from perdure.model import ModelEvent, Request
 from perdure.providers.choices import missing
 from perdure.providers.local_servers import SERVERS, url_of
+from perdure.providers.redaction import redacted
 
 #: How a vendor is spoken to.
 Api = Literal["responses", "chat", "anthropic", "google"]
@@ -121,6 +122,9 @@ class VendorModel:
                 f"pip install 'perdure[{_extra(self._target)}]'",
                 kind="invalid",
             ) from None
+        except Exception as error:  # such as a model that the vendor's library does not know how to speak to
+            told = redacted(f"{type(error).__name__}: {error}", [self._target.key] if self._target.key else [])
+            raise ModelError(f"{self.name} cannot be set up: {told[:500]}", kind="invalid") from None
 
     def _build(self) -> Any:
         return importlib.import_module(_ADAPTER).build(self._target, self._clock, self._settings)
