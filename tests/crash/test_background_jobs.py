@@ -99,6 +99,7 @@ async def test_when_its_owner_is_killed_nothing_of_a_job_is_left_and_the_next_st
     os.kill(one.child.pid, signal.SIGKILL)
 
     assert one.left() == []
+    assert one.child.wait().killed
     job, told = await one.next_start()
     assert (job.state, job.tail) == ("interrupted", "ready\n")
     assert job.detail.startswith(
@@ -119,6 +120,7 @@ async def test_a_session_that_closes_ends_its_jobs_and_the_next_start_says_so(
     assert one.child.read_line() == "closed"
 
     assert one.left(0.5) == []
+    assert one.child.wait().code == 0
     job, _ = await one.next_start()
     assert job.state == "interrupted"
 
