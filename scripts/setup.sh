@@ -44,7 +44,7 @@ make_venv() {
 }
 
 # What tests run besides Python. A machine without one can still do everything else, so this only tells.
-for pair in bash:bash mount:mount; do
+for pair in bash:bash mount:mount unshare:util-linux setpriv:util-linux bwrap:bubblewrap pkill:procps; do
     command -v "${pair%%:*}" >/dev/null 2>&1 || install_system "tests run ${pair%%:*}" "${pair#*:}" || true
 done
 

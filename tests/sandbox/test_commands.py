@@ -1,4 +1,4 @@
-"""Commands in the local sandbox: what they get, what they print, how they end."""
+"""Commands in the local sandbox by the strategy that is taken here; the contract has what holds for each of them."""
 
 from __future__ import annotations
 
@@ -74,44 +74,7 @@ async def test_what_would_open_an_editor_fails_or_goes_on_at_once(sandbox: Local
     assert not ended.timed_out
 
 
-async def test_a_broken_pipe_ends_a_writer_silently(sandbox: LocalSandbox) -> None:
-    _, output = await ran(sandbox, "yes | head -1")
-
-    assert output == b"y\n"
-
-
-async def test_output_that_is_no_text_arrives_byte_for_byte(sandbox: LocalSandbox) -> None:
-    _, output = await ran(sandbox, "head -c 300000 /dev/urandom | tee noise")
-
-    assert output == (Path(sandbox.root) / "noise").read_bytes()
-    assert len(output) == 300_000
-
-
-async def test_output_arrives_while_the_command_runs(sandbox: LocalSandbox) -> None:
-    seen: list[bytes] = []
-    there = asyncio.Event()
-
-    def output(piece: bytes) -> None:
-        seen.append(piece)
-        there.set()
-
-    running = asyncio.ensure_future(sandbox.run("mkfifo gate; echo early; cat gate", timeout=20, output=output))
-    await there.wait()
-    assert seen == [b"early\n"]
-    (Path(sandbox.root) / "gate").write_bytes(b"late\n")
-
-    assert (await running).code == 0
-    assert b"".join(seen) == b"early\nlate\n"
-
-
 # -- surroundings -------------------------------------------------------------------------------
-
-
-async def test_a_command_runs_in_the_root_or_in_a_directory_below_it(sandbox: LocalSandbox) -> None:
-    (Path(sandbox.root) / "below").mkdir()
-
-    assert (await ran(sandbox, "pwd"))[1].decode().strip() == sandbox.root
-    assert (await ran(sandbox, "pwd", cwd="below"))[1].decode().strip() == f"{sandbox.root}/below"
 
 
 @pytest.mark.parametrize("cwd, message", [("nowhere", "nowhere is no directory"), ("/", "outside of")])
@@ -148,28 +111,6 @@ async def test_a_command_that_no_system_takes_is_an_error_with_its_reason(
         await ran(sandbox, command)
 
 
-async def test_no_descriptor_of_the_harness_is_handed_on(sandbox: LocalSandbox) -> None:
-    reader, writer = os.pipe()
-    os.set_inheritable(writer, True)
-    try:
-        _, output = await ran(sandbox, "ls -1 /proc/$$/fd; true")
-        assert output.split() == [b"0", b"1", b"2"]
-    finally:
-        os.close(reader)
-        os.close(writer)
-
-
-async def test_a_run_gives_back_every_descriptor(sandbox: LocalSandbox) -> None:
-    await ran(sandbox, "true")
-    before = len(os.listdir("/proc/self/fd"))
-
-    await asyncio.gather(*(ran(sandbox, "echo x; sleep 0.05 &") for _ in range(5)))
-    with pytest.raises(SandboxError):
-        await ran(sandbox, "x" * 140_000)
-
-    assert len(os.listdir("/proc/self/fd")) == before
-
-
 async def test_a_command_runs_as_well_on_a_loop_in_another_thread(sandbox: LocalSandbox) -> None:
     found: list[Exit] = []
 
@@ -184,16 +125,6 @@ async def test_a_command_runs_as_well_on_a_loop_in_another_thread(sandbox: Local
 
 
 # -- ends ---------------------------------------------------------------------------------------
-
-
-async def test_an_output_that_raises_ends_the_command_and_is_raised(sandbox: LocalSandbox, processes: Any) -> None:
-    def output(piece: bytes) -> None:
-        raise RuntimeError(f"full after {piece!r}")
-
-    with pytest.raises(RuntimeError, match="full after"):
-        await sandbox.run("echo x; sleep 300", timeout=20, output=output)
-
-    assert processes.alive() == set()
 
 
 async def test_a_call_that_was_cancelled_before_it_began_starts_nothing(sandbox: LocalSandbox) -> None:
@@ -267,76 +198,3 @@ async def test_a_process_has_two_seconds_between_sigterm_and_sigkill(sandbox: Lo
     assert ended.code == 137
     assert ended.timed_out
     assert b"asked\n" in output
-
-
-@pytest.mark.slow
-async def test_jobs_have_the_same_time_when_their_shell_obeys_at_once(sandbox: LocalSandbox) -> None:
-    job = "(trap 'sleep 0.3; echo cleaned up; exit' TERM; echo ready; while :; do sleep 0.05; done) &"
-
-    ended, output = await ran(sandbox, f"{job} wait", timeout=0.5)
-
-    assert ended.timed_out
-    assert b"cleaned up\n" in output
-
-
-async def test_the_other_end_of_a_pipe_may_finish(sandbox: LocalSandbox) -> None:
-    _, output = await ran(sandbox, "echo x > >(sleep 0.03; cat)")
-
-    assert output == b"x\n"
-
-
-# -- floods (I75) -------------------------------------------------------------------------------
-
-
-def resident() -> int:
-    """Bytes of memory that this process has now."""
-    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-
-
-@pytest.mark.slow
-async def test_a_gibibyte_passes_without_filling_the_memory_or_starving_the_loop(sandbox: LocalSandbox) -> None:
-    total = 0
-    lags: list[float] = []
-    over = asyncio.Event()
-    loop = asyncio.get_running_loop()
-
-    def count(piece: bytes) -> None:
-        nonlocal total
-        total += len(piece)
-        if total % 2**24 < len(piece):
-            peaks.append(resident())
-
-    def tick(planned: float) -> None:
-        lags.append(loop.time() - planned)
-        if not over.is_set():
-            loop.call_at(loop.time() + 0.005, tick, loop.time() + 0.005)
-
-    peaks: list[int] = []
-    before = resident()
-    tick(loop.time())
-    ended = await sandbox.run("head -c 1G /dev/zero", timeout=60, output=count)
-    over.set()
-
-    assert ended.code == 0
-    assert total == 1 << 30
-    assert max(peaks) - before < 16 * 2**20
-    assert sorted(lags)[len(lags) * 99 // 100] < 0.05
-
-
-@pytest.mark.slow
-async def test_a_time_limit_is_kept_under_a_flood(sandbox: LocalSandbox) -> None:
-    began = time.monotonic()
-
-    ended = await sandbox.run("yes", timeout=0.5, output=lambda _: None)
-
-    assert ended.timed_out
-    assert time.monotonic() - began < 2
-
-
-@pytest.mark.slow
-async def test_many_single_bytes_pass(sandbox: LocalSandbox) -> None:
-    code = "import os\nfor _ in range(200_000): os.write(1, b'x')"
-
-    _, output = await ran(sandbox, f'python3 -c "{code}"')
-
-    assert output == b"x" * 200_000
