@@ -66,6 +66,37 @@ async def test_parallel_calls_come_in_order_with_their_arguments(wire):
     assert events[-1] == Finished("tool_calls", None)
 
 
+def pieces(*calls):
+    """Pieces of calls as Chat Completions streams them: number, id, arguments."""
+    chunks = []
+    for index, id, arguments in calls:
+        function = {"arguments": arguments, **({"name": "lookup"} if id else {})}
+        delta = {"tool_calls": [{"function": function, "index": index, **({"id": id} if id else {})}]}
+        chunks.append({"id": "1", "model": "m", "choices": [{"index": 0, "delta": delta, "finish_reason": None}]})
+    chunks.append({"id": "1", "model": "m", "choices": [{"index": 0, "delta": {}, "finish_reason": "tool_calls"}]})
+    return b"".join(event({"object": "chat.completion.chunk", "created": 1, **chunk}) for chunk in chunks)
+
+
+BERLIN, PARIS = '{"city":"Berlin"}', '{"city":"Paris"}'
+NUMBERED = {
+    "interleaved": [(0, "a", ""), (1, "b", ""), (0, None, '{"city":'), (1, None, PARIS), (0, None, '"Berlin"}')],
+    "the same number": [(0, "a", BERLIN), (0, "b", '{"city":'), (0, None, '"Paris"}')],
+    "the id repeated": [(0, "a", '{"city":'), (0, "a", '"Berlin"}'), (1, "b", PARIS)],
+    "from one": [(1, "a", BERLIN), (2, "b", PARIS)],
+    "no number": [(None, "a", BERLIN), (None, "b", PARIS)],
+}
+
+
+@pytest.mark.parametrize("name", NUMBERED)
+async def test_calls_stay_apart_however_a_server_numbers_them(wires, name):
+    wire = wires("chat")
+    model = await wire.serve(reply(200, pieces(*NUMBERED[name])))
+
+    said = stored(await wire.read(model, wire.request(tools=(LOOKUP,))), model.name)
+
+    assert [call.arguments for call in calls_of(said)] == [{"city": "Berlin"}, {"city": "Paris"}]
+
+
 @pytest.mark.parametrize("piece", [1, 3])
 async def test_characters_and_lines_that_packets_cut_in_two_are_whole(wire, piece):
     model = await wire.serve(answer(say("é€😀 — ok", pieces=3), call("lookup", {"city": "東京"})), piece=piece)

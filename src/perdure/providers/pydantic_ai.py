@@ -22,7 +22,8 @@ from perdure.model import ModelEvent, Request
 from perdure.providers.pydantic_ai_errors import model_error
 from perdure.providers.pydantic_ai_events import Events
 from perdure.providers.pydantic_ai_requests import messages_of, parameters_of
-from perdure.providers.pydantic_ai_usage import count_once, usage_of
+from perdure.providers.pydantic_ai_servers import set_right
+from perdure.providers.pydantic_ai_usage import usage_of
 from perdure.providers.vendors import Target
 
 #: A connection that nobody watches ends after this long, in seconds; the harness's limits are shorter.
@@ -75,7 +76,7 @@ class PydanticAIModel:
             )
             async with opened as stream:
                 if self._target.api in ("responses", "chat"):
-                    count_once(stream)
+                    set_right(stream)
                 async for event in stream:
                     for each in events.add(event, stream):
                         yield each

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from genai_prices import calc_price
 from pydantic_ai.models import StreamedResponse
 from pydantic_ai.usage import RequestUsage
@@ -13,17 +11,6 @@ from perdure.providers.vendors import Target
 
 #: Vendors whose own models have a price, by the prefix of names.
 _PRICED = {"openai": "openai", "openai-chat": "openai", "anthropic": "anthropic", "google": "google"}
-
-
-def count_once(stream: StreamedResponse) -> None:
-    """Take the newest count of a stream: OpenAI tells it once, others with every piece, and each is the whole."""
-    add: Any = stream._add_usage  # pyright: ignore[reportPrivateUsage]
-
-    def newest(usage: RequestUsage, *, reported: bool, cumulative: bool = False) -> None:
-        if reported:
-            add(usage, reported=True, cumulative=True)
-
-    stream._add_usage = newest  # pyright: ignore[reportPrivateUsage]
 
 
 def usage_of(stream: StreamedResponse, target: Target) -> Usage | None:
