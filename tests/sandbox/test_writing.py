@@ -312,3 +312,16 @@ async def test_a_file_system_whose_directories_cannot_be_synced_is_written_all_t
     await sandbox.write("a/file", b"new")
 
     assert (root / "a/file").read_bytes() == b"new"
+
+
+async def test_a_writer_that_stands_still_in_its_turn_does_not_hold_the_others(
+    sandbox: LocalSandbox, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "TURN_TRIES", 2)
+    directory = os.open(root, os.O_RDONLY)
+    fcntl.flock(directory, fcntl.LOCK_EX)
+
+    await sandbox.write("file", b"new")
+
+    os.close(directory)
+    assert (root / "file").read_bytes() == b"new"

@@ -21,6 +21,8 @@ PIECE = 1024 * 1024
 TEMPORARY = ".perdure-"
 #: How long such a file must not have been written to before another write takes it for one that was left, in seconds.
 LEFT_AFTER = 60
+#: How often another writer's turn in a directory is waited for, and how long each time, in seconds.
+TURN_TRIES, TURN_PAUSE = 1000, 0.002
 
 #: Directories that this process has looked through for files that were left.
 _swept: set[tuple[int, int]] = set()
@@ -152,6 +154,7 @@ class Write:
         try:
             self._fill(handle, old)
             _sweep(directory, os.fstat(handle).st_mtime)
+            self._wait_turn(directory)
             self._check(old)
             name = os.path.basename(self._path)
             if named or old is not None or not _link(handle, name, directory):  # only a rename replaces what is there
@@ -166,6 +169,8 @@ class Write:
             raise
         finally:
             os.close(handle)
+            with contextlib.suppress(OSError):
+                fcntl.flock(directory, fcntl.LOCK_UN)
 
     def _begin(self, directory: int, *, private: bool, nameless: bool) -> tuple[int, bool]:
         """A file to write into, and whether it has a name. One without ends with this process, whatever happens."""
@@ -193,6 +198,20 @@ class Write:
         if old is not None:  # after the content: writing takes capabilities and set-id bits away
             _dress(handle, self._path, old)
         os.fsync(handle)
+
+    def _wait_turn(self, directory: int) -> None:
+        """Of all that write in this way into the directory, one at a time looks and renames. Those of one process too.
+
+        Somebody who holds it for long stands still, and is not waited for any longer.
+        """
+        for _ in range(TURN_TRIES):
+            try:
+                fcntl.flock(directory, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return
+            except BlockingIOError:
+                self._abandoned.wait(TURN_PAUSE)
+            except OSError:  # not on this file system
+                return
 
     def _check(self, old: os.stat_result | None) -> None:
         """The last look before it happens."""

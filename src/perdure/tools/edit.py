@@ -22,7 +22,7 @@ MOST_BYTES = 64 * 1024 * 1024
 #: What of a difference is kept in the details, for people.
 DETAIL_BYTES, DETAIL_LINES = 16 * 1024, 400
 #: How often an edit is made again because another process changed the file meanwhile.
-TRIES = 3
+TRIES = 10
 #: Up to this size an edit takes no longer than to start a thread for it.
 QUICK = 256 * 1024
 
@@ -48,7 +48,9 @@ async def edit(call: ToolContext, path: str, old: str, new: str, all: bool = Fal
         saw(sandbox, call.conversation, await sandbox.info(path))
     call.details({"places": made.places, **details(path, made.found, made.difference)})
     times = f"{made.places:,} places" if made.places != 1 else "1 place"
-    notes = ["[it was changed by somebody else since you read it: read it again]"] if stale else []
+    notes = (
+        ["[it had been changed since you read it, by a command or by somebody else: read it again]"] if stale else []
+    )
     return "\n".join([f"Edited {path} in {times}:", made.difference.text(), *notes, *other_names(made.found)])
 
 

@@ -41,7 +41,8 @@ async def write(call: ToolContext, path: str, content: str) -> str:
         found = await sandbox.info(path)
         if found is not None and is_stale(sandbox, call.conversation, found):
             raise FileChanged(
-                f"{path} was changed by somebody else since you read it, and was not written: read it again"
+                f"{path} was changed since you read it, by a command or by somebody else, and was not written: "
+                "read it again"
             )
         old = await _old(sandbox, path, found)
         await sandbox.write(path, data, expected=(found.version or None) if found is not None else None)
