@@ -80,7 +80,8 @@ def _agent() -> Iterator[Figure]:
         case = f"agent {count}"
 
         def of(peer: str, bar: bool = False, case: str = case, count: int = count, **more: Any) -> Figure:
-            return Figure(case, peer, "agent", {"conversations": count, **more}, bar=bar)
+            rounds = 99 if bar else 2
+            return Figure(case, peer, "agent", {"conversations": count, **more}, bar=bar, rounds=rounds)
 
         yield of("perdure", True)
         yield of("burr", True)
@@ -109,22 +110,25 @@ def _first() -> Iterator[Figure]:
             bar = peer in ("perdure", "burr", "langgraph")
             yield Figure(case, peer, function, store=store, bar=bar)
         for peer in peers:
-            yield Figure(f"{case}, with imports", peer, function, {"warm": False}, store=store)
+            yield Figure(f"{case}, with imports", peer, function, {"warm": False}, store=store, rounds=2)
 
 
 def _steps() -> Iterator[Figure]:
     for size, steps in ((100, 200), (100_000, 100)):
         asked = {"steps": steps, "size": size}
-        case = f"steps {size}"
-        yield Figure(case, "perdure", "durable", asked)
-        yield Figure(case, "perdure", "durable", {**asked, "durability": "process"})
-        yield Figure(case, "burr", "durable", asked)
-        yield Figure(case, "langgraph", "durable", {**asked, "durability": "async"})
-        yield Figure(case, "langgraph", "durable", {**asked, "durability": "sync"})
-        yield Figure(case, "pydantic_dbos", "durable", asked, rounds=2)
+
+        def of(peer: str, function: str = "durable", case: str = f"steps {size}", **arguments: Any) -> Figure:
+            return Figure(case, peer, function, arguments, rounds=2)
+
+        yield of("perdure", **asked)
+        yield of("perdure", **asked, durability="process")
+        yield of("burr", **asked)
+        yield of("langgraph", **asked, durability="async")
+        yield of("langgraph", **asked, durability="sync")
+        yield of("pydantic_dbos", **asked)
         if size == 100:
-            yield Figure(case, "perdure", "phases", {"steps": steps})
-            yield Figure(case, "floor", "durable", asked)
+            yield of("perdure", "phases", steps=steps)
+            yield of("floor", **asked)
 
 
 def _others() -> Iterator[Figure]:

@@ -221,7 +221,7 @@ def bar_table(rows: list[Row]) -> list[str]:
 
 def machine(facts: dict[str, Any]) -> list[str]:
     return [
-        f"Measured on {facts['date']} at commit `{facts['commit']}`, {facts['rounds']} rounds, {facts['seconds'] / 60:.0f} minutes.",
+        f"Measured on {facts['date']} at commit `{facts['commit']}`, rounds: {facts['rounds']}, minutes: {facts['seconds'] / 60:.0f}.",
         f"Machine: {facts['processor']}, {facts['cores']} cores, {facts['memory_gb']} GB, {facts['system']}, Python {facts['python']};"
         f" a small write with fdatasync takes {facts['sync_ms']} ms.",
         f"Load of the machine before {facts['load_before']}, after {facts['load_after']}: on {facts['cores']} cores, what is above 1 is the work of others.",

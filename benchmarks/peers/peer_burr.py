@@ -291,6 +291,7 @@ async def fill(folder: Path) -> None:
 
 
 async def many(folder: Path) -> None:
+    await _warm(folder)
     began = now()
     persister = await opened(folder)
     found = await persister.load(None, "c5000")

@@ -267,6 +267,7 @@ async def fill(folder: Path) -> None:
 
 
 async def many(folder: Path) -> None:
+    await _warm(folder)
     began = now()
     async with opened(folder) as saver:
         found = await saver.aget_tuple({"configurable": {"thread_id": "c5000", "checkpoint_ns": ""}})

@@ -141,13 +141,18 @@ async def begin(folder: Path) -> None:
     session.close()
 
 
+async def _warm(folder: Path) -> None:
+    """What is loaded on first use is loaded: a short run in a store of its own."""
+    (folder / "warm").mkdir()
+    session = SQLiteSession("c", folder / "warm" / "a.db")
+    await ask(made(rounds=1), question(1), session)
+    session.close()
+    job.SEEN.clear()
+
+
 async def follow(folder: Path, warm: bool = True) -> None:
     if warm:
-        (folder / "warm").mkdir()
-        session = SQLiteSession("c", folder / "warm" / "a.db")
-        await ask(made(rounds=1), question(1), session)
-        session.close()
-        job.SEEN.clear()
+        await _warm(folder)
     began = now()
     session = SQLiteSession("c", folder / "a.db")
     bench = made(rounds=1)
@@ -168,6 +173,7 @@ async def fill(folder: Path) -> None:
 
 
 async def many(folder: Path) -> None:
+    await _warm(folder)
     began = now()
     session = SQLiteSession("c5000", folder / "a.db")
     found = await session.get_items()

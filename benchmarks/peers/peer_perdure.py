@@ -327,6 +327,7 @@ async def fill(folder: Path) -> None:
 
 
 async def many(folder: Path) -> None:
+    await _warm(folder)
     began = now()
     async with perdure.open(str(folder / "a.db"), model=None) as session:
         found = await (await session.conversation("c5000")).entries()

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import matplotlib as mpl
 from matplotlib.figure import Figure
-from matplotlib.ticker import NullFormatter, NullLocator
+from matplotlib.ticker import NullLocator
 from matrix import PEERS
 from summary import Spread, spreads
 
@@ -20,9 +20,9 @@ COLOURS = {"perdure": "#d9822b", "floor": "#9a9a9a"}
 OTHERS = "#4a8fc7"
 
 PLOTS = (
-    ("agent-100.svg", "agent 100", "runs_s", "Runs a second, 100 conversations (more is better)"),
-    ("agent-1.svg", "agent 1", "round_ms", "Milliseconds of a round, one conversation (less is better)"),
-    ("first.svg", "first after kill -9", "first_ms", "Milliseconds to the first request (less is better)"),
+    ("agent-100.svg", "agent 100", "runs_s", "Runs a second, 100 conversations (logarithmic, more is better)"),
+    ("agent-1.svg", "agent 1", "round_ms", "Milliseconds of a round, one conversation (logarithmic, less is better)"),
+    ("first.svg", "first after kill -9", "first_ms", "Milliseconds to the first request (logarithmic, less is better)"),
 )  # fmt: skip
 
 mpl.rcParams.update({
@@ -37,26 +37,33 @@ mpl.rcParams.update({
 
 
 def draw(path: Path, title: str, found: dict[tuple[str, str], Spread]) -> None:
-    """Bars from the longest to the shortest, on a logarithmic scale, each with its number and its range."""
+    """A dot for each median, with its number and its range, on a logarithmic scale: lengths would mislead there."""
     order = sorted(found, key=lambda key: found[key].middle)
+    least, most = min(each.least for each in found.values()), max(each.most for each in found.values())
     figure = Figure(figsize=(8, 0.9 + 0.32 * len(order)), layout="constrained")
     axes = figure.add_subplot()
     for place, key in enumerate(order):
         values, peer = found[key], key[0]
-        axes.barh(place, values.middle, height=0.65, color=COLOURS.get(peer, OTHERS))
-        axes.plot([values.least, values.most], [place, place], color=INK, linewidth=1.5)
-        axes.text(max(values.most, values.middle) * 1.06, place, f"{values.middle:,.3g}", va="center")
+        colour = COLOURS.get(peer, OTHERS)
+        axes.plot([least / 2, most * 3], [place, place], color=INK, linewidth=0.4, alpha=0.5)
+        axes.plot([values.least, values.most], [place, place], color=colour, linewidth=3, solid_capstyle="round")
+        axes.plot(values.middle, place, "o", color=colour, markersize=9)
+        axes.text(values.most * 1.12, place, f" {_number(values.middle)}", va="center", weight="bold")
     axes.set_yticks(range(len(order)), [f"{PEERS[peer]}: {variant}" for peer, variant in order])
     axes.set_xscale("log")
-    least, most = min(each.least for each in found.values()), max(each.most for each in found.values())
-    axes.set_xlim(least / 2, most * 2)
+    axes.set_xlim(least / 2, most * 3)
+    axes.set_ylim(-0.6, len(order) - 0.4)
+    axes.xaxis.set_major_locator(NullLocator())
     axes.xaxis.set_minor_locator(NullLocator())
-    axes.xaxis.set_minor_formatter(NullFormatter())
     axes.set_title(title, fontsize=11, loc="left")
     axes.tick_params(length=0)
     for spine in axes.spines.values():
         spine.set_visible(False)
     figure.savefig(path, transparent=True, metadata={"Date": None, "Creator": None})
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def main(folder: Path) -> None:

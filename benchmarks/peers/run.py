@@ -47,21 +47,23 @@ def call(figure: Figure, function: str, folder: Path, limit: float = LIMIT) -> s
 def store_of(figure: Figure) -> Path:
     """The folder that a figure starts from. It is made once, and again when what makes it changed."""
     parts = [(HERE / name).read_text() for name in ("job.py", f"peer_{figure.peer}.py")]
-    parts += [pins(figure.peer) if figure.peer != "floor" else "", revision() if figure.peer == "perdure" else ""]
-    arguments = json.dumps(figure.arguments) if figure.store == "crash" else ""
-    digest = hashlib.sha256("\0".join([*parts, arguments]).encode()).hexdigest()[:16]
-    folder = CACHE / "stores" / f"{figure.peer}-{figure.store}-{digest}"
+    if figure.peer == "perdure":
+        format = [ROOT / "src/perdure/records.py", *sorted((ROOT / "src/perdure/backends/sql").rglob("*.sql"))]
+        parts += [path.read_text() for path in format] if figure.store == "fill" else [revision()]
+    elif figure.peer != "floor":
+        parts.append(pins(figure.peer))
+    words = [figure.peer, figure.store, *(figure.arguments.values() if figure.store == "crash" else ())]
+    name = "-".join(map(str, words))
+    folder = CACHE / "stores" / f"{name}.{hashlib.sha256(chr(0).join(parts).encode()).hexdigest()[:16]}"
     if not folder.exists():
         print(f"  filling the store of {figure}", flush=True)
-        for old in folder.parent.glob(f"{figure.peer}-{figure.store}-*"):
-            if figure.store != "crash":
-                shutil.rmtree(old)
-        made = folder.with_suffix(".new")
+        for old in folder.parent.glob(f"{name}.*"):
+            shutil.rmtree(old)
+        made = folder.with_name(f"new {name}")
         shutil.rmtree(made, ignore_errors=True)
         made.mkdir(parents=True)
         done = call(figure, figure.store, made, LONGEST)
-        expected = KILLED if figure.store in ("build", "crash") and figure.peer != "floor" else 0
-        if done.returncode not in (expected, KILLED if figure.store == "build" else expected):
+        if done.returncode != (KILLED if figure.store in ("build", "crash") else 0):
             raise RuntimeError(f"{figure.store} ended with {done.returncode}: {done.stderr[-500:]}")
         made.rename(folder)
     return folder

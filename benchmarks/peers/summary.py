@@ -53,7 +53,7 @@ class Bar:
     def __str__(self) -> str:
         sign = ">=" if self.at_least else "<="
         state = "ok  " if self.kept else "MISS"
-        span = f"{self.ratio.least:.2f} to {self.ratio.most:.2f} in {self.ratio.rounds} rounds"
+        span = f"{self.ratio.least:.2f} to {self.ratio.most:.2f} over {self.ratio.rounds}"
         note = f"; {self.note}" if self.note else ""
         return f"{state} {self.name}: {self.ratio.middle:.2f} ({span}), bar {sign} {self.limit:.3g}{note}"
 
