@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from perdure.tools.diff import MOST_LINE, Difference, Span, changed, compared, short_diff
@@ -41,6 +41,7 @@ def whole(difference: Difference) -> str:
     return difference.text(10**6, 10**6)
 
 
+@settings(max_examples=50)
 @given(texts, texts)
 def test_a_diff_leads_from_one_text_to_the_other(before: str, after: str) -> None:
     difference = compared(before.encode(), after.encode())
@@ -52,6 +53,7 @@ def test_a_diff_leads_from_one_text_to_the_other(before: str, after: str) -> Non
     assert difference.removed == len(re.findall(r"^-", diff, re.MULTILINE))
 
 
+@settings(max_examples=50)
 @given(texts, st.lists(st.tuples(st.integers(0, 40), st.integers(0, 40), texts), max_size=4))
 def test_a_diff_of_replaced_pieces_leads_to_what_they_make(before: str, drawn: list[tuple[int, int, str]]) -> None:
     spans: list[Span] = []

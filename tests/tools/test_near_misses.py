@@ -60,7 +60,15 @@ def test_all_places_are_named_up_to_ten() -> None:
 
 
 def test_what_is_shown_is_bounded() -> None:
-    message = told("y" + " z" * 5000, file="y" + "  z" * 5000 + "\n")
+    message = told("y" + " z" * 2000, file="y" + "  z" * 2000 + "\n")
 
     assert len(message) < 2000
     assert "more characters]" in message
+
+
+def test_of_a_long_text_the_place_is_told_by_its_lines() -> None:
+    lines = [f"line {n} of a long text\n" for n in range(1000)]
+
+    message = told("".join(lines), file="".join([*lines[:-1], "another end\n"]))
+
+    assert "its first line stands at 1, but what follows differs" in message

@@ -12,6 +12,8 @@ from perdure.values import clean_text
 #: How large a file may be to be searched for what is near, and how many places are named.
 HINTED = 4 * 1024 * 1024
 MOST_PLACES = 10
+#: How long a text may be to be searched for in each way, in characters.
+MOST_OLD = 8 * 1024
 #: How much of the file is shown at the first place.
 MOST_LINES, MOST_CHARACTERS = 20, 1200
 
@@ -41,7 +43,7 @@ def near(content: bytes, old: str, new: str) -> str:
     if len(content) > HINTED:
         return "; search for it, and copy the text from the file"
     text = content.decode("utf-8", "replace").replace("\r\n", "\n")
-    for way in _WAYS:
+    for way in _WAYS if len(old) <= MOST_OLD else ():
         places = list(way.find(text, old))
         if places:
             starts = [text.count("\n", 0, start) + 1 for start, _ in places[:MOST_PLACES]]
