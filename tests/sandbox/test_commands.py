@@ -198,3 +198,16 @@ async def test_a_process_has_two_seconds_between_sigterm_and_sigkill(sandbox: Lo
     assert ended.code == 137
     assert ended.timed_out
     assert b"asked\n" in output
+
+
+async def test_where_commands_have_a_proc_of_their_own_the_processes_of_the_machine_are_out_of_sight(
+    sandbox: LocalSandbox,
+) -> None:
+    """And with them the environment of the harness, which has its keys."""
+    isolation = await sandbox.isolation()
+    if "+proc" not in isolation and "bwrap" not in isolation:
+        pytest.skip("the strategy that is taken here shows the processes of the machine")
+
+    _, output = await ran(sandbox, "cat /proc/[0-9]*/comm")
+
+    assert set(output.split()) <= {b"sh", b"bash", b"cat"}

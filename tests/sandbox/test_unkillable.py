@@ -40,7 +40,7 @@ def test_one_that_cannot_be_killed_is_named_and_the_call_returns(
     harness: Callable[..., Any], immune: Path, how: str
 ) -> None:
     command = f"{immune} script" + (" & wait -n; true" if how == "job" else "")
-    running = harness(command, timeout=1.0, grace=0.2)
+    running = harness(command, timeout=1.0, grace=0.2, isolation="pgroup")
     running.until_ready()
     said = next(event["output"] for event in running.events if "ready" in event.get("output", ""))
     _, pid, user = said.split()

@@ -169,6 +169,14 @@ async def supervise(
     )
 
 
+async def abandon(command: Command) -> None:
+    """End one that nobody wants any more, without asking it."""
+    try:
+        await command.end()
+    finally:
+        command.release()
+
+
 def _code(status: int | None) -> int:
     """As a shell tells it. 137 for one that cannot be ended."""
     if status is None:

@@ -27,7 +27,7 @@ from perdure.errors import SandboxError, UsageError
 from perdure.sandbox import Background, Exit, FileInfo, Spill
 from perdure.sandboxes import files, threads
 from perdure.sandboxes.background import Running
-from perdure.sandboxes.command import LIMIT, Command, settle, supervise, within
+from perdure.sandboxes.command import LIMIT, Command, abandon, settle, supervise, within
 from perdure.sandboxes.environment import command_environment
 from perdure.sandboxes.grouped import Grouped
 from perdure.sandboxes.guard import Guard
@@ -246,11 +246,11 @@ class LocalSandbox:
             pump.close()
             raise
         try:
-            await running.begin()
+            await threads.whole(running.begin())  # what has half begun could not be ended for certain
             if self._on_start is not None:
                 self._on_start(Started(pid=running.brood.group or running.child.pid, mark=mark))
         except BaseException:
-            running.release()
+            await threads.joined(asyncio.ensure_future(abandon(running)))
             raise
         stop: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         seeing = asyncio.ensure_future(

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import queue
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any, TypeVar
 
@@ -43,6 +43,16 @@ def _fail(future: asyncio.Future[T], error: BaseException) -> None:
     if isinstance(error, StopIteration):  # which a future cannot carry
         error = RuntimeError(f"StopIteration: {error}")
     future.set_exception(error)
+
+
+async def whole(work: Coroutine[Any, Any, T]) -> T:
+    """Do all of it, also when cancelled meanwhile: that is delivered then."""
+    doing = asyncio.ensure_future(work)
+    try:
+        return await asyncio.shield(doing)
+    except asyncio.CancelledError:
+        await joined(doing)
+        raise
 
 
 async def joined(*awaited: asyncio.Future[Any]) -> None:
