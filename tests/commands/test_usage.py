@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 
@@ -30,12 +31,20 @@ TWICE = [pay, tool(pay)]
 '''
 
 
+@pytest.fixture(autouse=True)
+def unawaited() -> None:
+    """A coroutine that a module made and could not run is dropped."""
+    warnings.simplefilter("ignore", RuntimeWarning)
+
+
 @pytest.fixture
 def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty working directory but for the module of a user."""
     (tmp_path / "usage_shop.py").write_text(SHOP)
     (tmp_path / "usage_broken.py").write_text("raise RuntimeError('no bank today')")
     (tmp_path / "usage_leaving.py").write_text("raise SystemExit(0)")
+    (tmp_path / "usage_running.py").write_text("import perdure\nasync def main(): pass\nperdure.run(main)")
+    (tmp_path / "usage_looping.py").write_text("import asyncio\nasync def main(): pass\nasyncio.run(main())")
     (tmp_path / "usage_needy.py").write_text("import a_module_that_nobody_has")
     monkeypatch.chdir(tmp_path)
     return tmp_path
@@ -89,6 +98,8 @@ def complaint(result: Result) -> str:
         (["run", "x", "--tools", "usage_shop:TWICE"], "'pay'.*rename"),
         (["run", "x", "--tools", "usage_broken:pay"], "RuntimeError: no bank today"),
         (["run", "x", "--tools", "usage_leaving:pay"], "SystemExit"),
+        (["run", "x", "--tools", "usage_running:pay"], "usage_running starts work of its own.*__main__"),
+        (["run", "x", "--tools", "usage_looping:pay"], "usage_looping starts work of its own.*__main__"),
         (["run", "x", "--tools", "usage_needy:pay"], "usage_needy needs the module 'a_module_that_nobody_has'"),
         (["show"], ".perdure/store.db"),
         (["show", "till", "--store", "missing.db"], "missing.db"),

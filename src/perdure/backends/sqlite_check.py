@@ -61,12 +61,10 @@ def check(path: str, tell: Tell = lambda what, done, total: None, *, quick: bool
             _look(connection, found, tell, quick=quick)
         except apsw.CorruptError as error:  # what SQLite needs to look any further
             found.damage.append(Damage(session=None, what=f"SQLite: {error}"))
-        pages, size = connection.pragma("page_count"), connection.pragma("page_size")
-        schema = connection.pragma("user_version")
     return Checked(
         path=name,
-        bytes=pages * size,
-        schema=schema,
+        bytes=found.bytes,
+        schema=found.schema,
         sessions=found.sessions,
         records=found.records,
         damage=found.damage,
@@ -75,12 +73,16 @@ def check(path: str, tell: Tell = lambda what, done, total: None, *, quick: bool
 
 class _Found:
     def __init__(self) -> None:
+        self.schema = 0
+        self.bytes = 0
         self.sessions = 0
         self.records: dict[str, int] = {}
         self.damage: list[Damage] = []
 
 
 def _look(connection: apsw.Connection, found: _Found, tell: Tell, *, quick: bool) -> None:
+    found.schema = connection.pragma("user_version")
+    found.bytes = connection.pragma("page_count") * connection.pragma("page_size")
     connection.execute("SELECT count(*) FROM session").get  # noqa: B018 - the state is that of the first read
     found.damage += [Damage(session=None, what=what) for what in _file(connection, quick=quick)]
     if found.damage:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import functools
 import importlib
@@ -30,7 +31,7 @@ class Installed(msgspec.Struct, frozen=True, kw_only=True):
 
 def install(tools: Sequence[str], allow: Sequence[str]) -> Installed:
     """Everything that is offered: `read`, what is allowed, and what `tools` names. Raises UsageError."""
-    own = [each for each in BUILTINS if each.name not in GUARDED or each.name in allow]
+    own = [each for each in BUILTINS if _offered(each.name, allow)]
     brought = {spec: _brought(spec) for spec in tools}
     return Installed(
         registry=Registry(
@@ -46,6 +47,12 @@ def install(tools: Sequence[str], allow: Sequence[str]) -> Installed:
             },
         },
     )
+
+
+def _offered(name: str, allow: Sequence[str]) -> bool:
+    """Of the built-in tools: those for jobs are of use only where commands may be run."""
+    needed = "bash" if name in ("jobs", "job_kill") else name
+    return needed not in GUARDED or needed in allow
 
 
 def _brought(spec: str) -> list[Extension]:
@@ -73,7 +80,7 @@ def _module(spec: str, name: str) -> Any:
         sys.path.insert(0, os.getcwd())
     try:
         with contextlib.redirect_stdout(sys.stderr):
-            return importlib.import_module(name)
+            return _import(name)
     except ModuleNotFoundError as error:
         if error.name is not None and (name == error.name or name.startswith(f"{error.name}.")):
             hint = (
@@ -84,7 +91,25 @@ def _module(spec: str, name: str) -> Any:
             ) from error
         raise UsageError(f"--tools {spec!r}: {name} needs the module {error.name!r}, which is not installed") from error
     except (Exception, SystemExit) as error:
+        if str(error).startswith(("perdure.run() inside", "asyncio.run() cannot be called")):
+            raise UsageError(
+                f"--tools {spec!r}: {name} starts work of its own when it is imported: "
+                'put that under if __name__ == "__main__":'
+            ) from error
         raise UsageError(f"--tools {spec!r}: importing {name} failed: {type(error).__name__}: {error}") from error
+
+
+def _import(name: str) -> Any:
+    """On a running loop, where a module that runs an agent at its import is refused instead of waited for."""
+
+    async def load() -> Any:
+        return importlib.import_module(name)
+
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(load())
+    return importlib.import_module(name)
 
 
 def _extensions(spec: str, value: Any) -> list[Extension]:

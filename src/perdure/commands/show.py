@@ -17,6 +17,8 @@ from perdure.records import Entry, EntryId
 
 #: Lines of a tool's result that are shown without --full.
 RESULT_LINES = 20
+#: And of what was said; and characters of either.
+TEXT_LINES, CHARACTERS = 500, 20_000
 
 
 @click.command()
@@ -27,7 +29,7 @@ RESULT_LINES = 20
 )
 @click.option("--before", metavar="ENTRY", type=click.IntRange(1), help="The page before this entry.")
 @click.option("--all", "everything", is_flag=True, help="The whole transcript.")
-@click.option("--full", is_flag=True, help="Tool results in full, and thinking.")
+@click.option("--full", is_flag=True, help="Long texts and tool results in full, and thinking.")
 @as_json_option
 def show(
     conversation: str | None, place: Place, limit: int, before: int | None, everything: bool, full: bool, json: bool
@@ -81,7 +83,7 @@ def _message(message: Message, *, full: bool) -> Iterator[str]:
     for part in message.parts:
         match part:
             case Text(text=text):
-                yield from visible(text).splitlines()
+                yield from _clipped(text, None if full else TEXT_LINES)
             case ToolCall():
                 arguments = as_json(part.arguments) if part.arguments is not None else part.raw or ""
                 yield f"-> {part.name} {visible(arguments) if full else one_line(arguments, 300)}"
@@ -95,6 +97,11 @@ def _message(message: Message, *, full: bool) -> Iterator[str]:
 
 
 def _clipped(text: str, most: int | None) -> Iterator[str]:
+    if most is not None and len(text) > CHARACTERS:
+        cut = len(text) - CHARACTERS
+        yield from _clipped(text[:CHARACTERS], most)
+        yield f"… {cut:,} more characters (--full)"
+        return
     lines = visible(text).splitlines()
     yield from lines[:most]
     if most is not None and len(lines) > most:

@@ -12,6 +12,9 @@ from perdure.commands.visible import visible
 from perdure.messages import AssistantMessage, ToolMessage, calls_of
 from perdure.records import Entry
 
+#: Lines that are shown of a tool's output where it prints faster than it is followed.
+TAIL = 10
+
 
 class Sink(Protocol):
     """Takes events in order. The last one is of type `end` and has the exit code."""
@@ -36,6 +39,8 @@ class Person:
         self._output = output
         #: Standard output stands inside a line.
         self._open_line = False
+        #: The last line of a tool's output that is not whole yet, by task.
+        self._partial: dict[int, str] = {}
 
     def emit(self, event: Event) -> None:
         match event:
@@ -45,6 +50,11 @@ class Person:
                 self._entry(entry)
             case {"type": "accepted" | "resumed", "model": Chosen() as model}:
                 self._tell(model.line)
+            case {"type": "output", "task": int(task), "text": str(text)}:
+                self._tool_output(task, text)
+            case {"type": "output", "task": int(task), "whole": str(text)}:
+                self._partial.pop(task, None)
+                self._tool_output(task, "…\n" + "\n".join(text.split("\n")[-TAIL:]))
             case {"type": "note", "text": str(text)}:
                 self._tell(text)
             case {"type": "settled", "submission": id, "status": "done", "text": text}:
@@ -74,6 +84,13 @@ class Person:
     def _tell(self, text: str, prefix: str = "perdure: ") -> None:
         self._close_line()
         self._output.tell(f"{prefix}{one_line(text, 500)}\n")
+
+    def _tool_output(self, task: int, text: str) -> None:
+        """What a tool prints while it works, by whole lines."""
+        *lines, rest = (self._partial.get(task, "") + text).split("\n")
+        self._partial[task] = rest[-500:]
+        for line in lines:
+            self._tell(line, "   ")
 
     def _entry(self, entry: Entry) -> None:
         for message in entry.messages:

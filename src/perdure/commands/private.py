@@ -1,0 +1,44 @@
+"""What is kept is for its owner only: files that others could look at are closed to them before work goes on (I78)."""
+
+from __future__ import annotations
+
+import os
+import stat
+import sys
+from pathlib import Path
+
+
+def keep_private(store: str) -> None:
+    """Close the store's files to others, and say so. A new store is private from the start; what is not ours stays."""
+    closed = [str(path) for path in kept_files(store) if _close(path)]
+    if closed:
+        print(f"perdure: others could look at {', '.join(closed)}: not any more", file=sys.stderr, flush=True)
+
+
+def kept_files(store: str) -> list[Path]:
+    """What belongs to a store in a file, whether it is there or not, and the directory if it is ours by name."""
+    path = store.removeprefix("sqlite:").removeprefix("//")
+    if store == "memory:" or "://" in store or not path:
+        return []
+    found = [Path(path), Path(f"{path}-wal"), Path(f"{path}-shm"), Path(f"{path}.workers")]
+    directory = found[0].parent
+    return [*found, directory] if directory.name == ".perdure" else found
+
+
+def is_open_to_others(path: Path) -> bool:
+    """Whether anybody but its owner may do anything with it."""
+    try:
+        return bool(stat.S_IMODE(path.stat().st_mode) & 0o077)
+    except OSError:
+        return False
+
+
+def _close(path: Path) -> bool:
+    if not is_open_to_others(path):
+        return False
+    try:
+        # By name: opening and closing a database by hand would drop SQLite's locks on it.
+        os.chmod(path, 0o700 if path.is_dir() else 0o600)
+    except OSError:
+        return False
+    return True
