@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import stat
 from pathlib import Path
 from typing import Any
@@ -109,6 +110,14 @@ def test_all_replaces_as_text_does(content: str, old: str, new: str) -> None:
         edited = replace(content.encode(), [Change(old, new, all=True)], name="file")
         assert edited.content.decode() == content.replace(old, new)
         assert len(edited.spans) == content.count(old)
+
+
+@given(st.text("ab\r\n", max_size=30), st.text("ab\n", min_size=1, max_size=4))
+def test_a_line_of_the_text_may_end_in_either_way(content: str, old: str) -> None:
+    pattern = re.compile("\r?\n".join(map(re.escape, old.split("\n"))))
+    if pattern.search(content) and "\r" not in old:
+        edited = replace(content.encode(), [Change(old, "new", all=True)], name="file")
+        assert edited.content.decode() == pattern.sub("new", content)
 
 
 async def test_edits_of_one_file_at_once_all_arrive(call: Any, root: Path) -> None:

@@ -91,17 +91,44 @@ def _spans(content: bytes, change: Change, name: str) -> list[Span]:
 
 
 def _places(content: bytes, wanted: bytes) -> list[tuple[int, int]]:
-    if b"\n" in wanted and b"\r" in content:  # it may end each line in either way
-        pattern = re.compile(rb"\r?\n".join(map(re.escape, wanted.split(b"\n"))))
+    """Where it stands, from left to right without overlap; each of its lines may end in either way."""
+    if b"\n" not in wanted or b"\r" not in content:
+        return [(at, at + len(wanted)) for at in _found(content, wanted, len(wanted))]
+    lines = wanted.split(b"\n")
+    pattern = re.compile(rb"\r?\n".join(map(re.escape, lines)))
+    anchor = max(lines, key=len)
+    if not anchor or b"\r" in wanted:
         return [place.span() for place in pattern.finditer(content)]
+    before = lines[: lines.index(anchor)]
     places: list[tuple[int, int]] = []
+    for at in _found(content, anchor, 1):
+        start = _start(content, at, before)
+        place = None if start is None else pattern.match(content, start)
+        if place is not None and place.start() >= (places[-1][1] if places else 0):
+            places.append(place.span())
+    return places
+
+
+def _found(content: bytes, wanted: bytes, step: int) -> Iterable[int]:
+    """Where it is found, each time looked for `step` bytes further on."""
     at = 0
     for end in range(STRETCH, len(content) + STRETCH, STRETCH):
         while (found := content.find(wanted, at, end + len(wanted) - 1)) >= 0:
-            at = found + len(wanted)
-            places.append((found, at))
+            yield found
+            at = found + step
         at = max(at, end)
-    return places
+
+
+def _start(content: bytes, at: int, before: Sequence[bytes]) -> int | None:
+    """Where a text begins of which a line begins at `at`, with these lines before it; None where they are not there."""
+    for line in reversed(before):
+        if content[at - 1 : at] != b"\n":
+            return None
+        at -= 2 if content[max(0, at - 2) : at - 1] == b"\r" else 1
+        if not content.endswith(line, 0, at):
+            return None
+        at -= len(line)
+    return at
 
 
 def _filled(content: bytes, places: list[tuple[int, int]], line_feeds: bytes) -> Iterable[Span]:
