@@ -89,6 +89,10 @@ class Shop:
         """Start it. To be used as a context manager."""
         return Child(self.argv(*args), self.env, cwd=self.path)
 
+    def start_with(self, env: dict[str, str], *args: str) -> Child:
+        """Start it with more in its environment."""
+        return Child(self.argv(*args), {**self.env, **env}, cwd=self.path)
+
     def events(self, done: Exit) -> list[dict[str, Any]]:
         """The JSON lines of a process that has ended. The last one is the end, with the exit code."""
         found = [msgspec.json.decode(line) for line in done.stdout.splitlines()]

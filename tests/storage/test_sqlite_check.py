@@ -141,7 +141,7 @@ async def test_a_damaged_page_is_named_as_one_of_the_file(path: Path) -> None:
     assert damage
     assert {each.session for each in damage} == {None}
     assert damage[0].what.startswith("SQLite: ")
-    with pytest.raises(StorageCorrupt, match="not (a )?healthy"):
+    with pytest.raises(StorageCorrupt, match=r"not (a )?healthy"):
         backup(str(path), str(path.parent / "copy.db"))
     assert not (path.parent / "copy.db").exists()
 

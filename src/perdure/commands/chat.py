@@ -18,7 +18,7 @@ from perdure.commands.installed import install
 from perdure.commands.keyboard import Keyboard, Redirected
 from perdure.commands.options import Means, Place, equipped, named, placed
 from perdure.commands.output import Output
-from perdure.commands.private import keep_private
+from perdure.commands.private import hide_secrets, keep_private
 from perdure.commands.signals import Interrupts
 from perdure.errors import NotFound, UsageError
 
@@ -46,6 +46,7 @@ def chat(place: Place, means: Means, conversation: str | None, go_on: bool) -> i
     clock = SystemClock()
     preflight(means.model, means.configuration, clock)
     keep_private(place.store)
+    hide_secrets()
 
     async def talk(output: Output) -> int:
         async with (

@@ -1,11 +1,15 @@
-"""What is kept is for its owner only: files that others could look at are closed to them before work goes on (I78)."""
+"""What is kept is for its owner only, and keys are for this process only, before work goes on (I78)."""
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import os
 import stat
 import sys
 from pathlib import Path
+
+from perdure.sandboxes.environment import is_secret
 
 
 def keep_private(store: str) -> None:
@@ -13,6 +17,22 @@ def keep_private(store: str) -> None:
     closed = [str(path) for path in kept_files(store) if _close(path)]
     if closed:
         print(f"perdure: others could look at {', '.join(closed)}: not any more", file=sys.stderr, flush=True)
+
+
+def hide_secrets() -> None:
+    """Take secrets out of what the system shows of this process's environment; its own code has them as before.
+
+    Commands get an environment without them, but where they share our view of processes they could read ours.
+    """
+    with contextlib.suppress(OSError, AttributeError):
+        getenv = ctypes.CDLL(None).getenv
+        getenv.restype = ctypes.c_void_p
+        for name in [name for name in os.environ if is_secret(name)]:
+            value = os.environ[name]
+            begin = getenv(os.fsencode(name))
+            if begin and value:
+                ctypes.memset(begin, ord("x"), len(os.fsencode(value)))
+                os.environ[name] = value  # a new place, for this process and whatever it starts by itself
 
 
 def kept_files(store: str) -> list[Path]:

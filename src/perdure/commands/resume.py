@@ -20,7 +20,7 @@ from perdure.commands.installed import install
 from perdure.commands.looked_at import looking
 from perdure.commands.options import Means, Place, as_json_option, equipped, placed
 from perdure.commands.output import Output
-from perdure.commands.private import keep_private
+from perdure.commands.private import hide_secrets, keep_private
 from perdure.commands.remembered import (
     check_before_taking_over,
     model_of_session,
@@ -56,6 +56,7 @@ def resume(place: Place, means: Means, json: bool) -> int:
     clock = SystemClock()
     preflight(means.model, means.configuration, clock)
     keep_private(place.store)
+    hide_secrets()
     with Output() as output:
         sink = Lines(output) if json else Person(output)
         return asyncio.run(_main(output, place, means, registry, sink, clock))

@@ -23,7 +23,7 @@ from perdure.commands.installed import Installed, install
 from perdure.commands.options import Means, Place, as_json_option, equipped, named, placed, seconds
 from perdure.commands.output import Output
 from perdure.commands.picking import pick
-from perdure.commands.private import keep_private
+from perdure.commands.private import hide_secrets, keep_private
 from perdure.commands.remembered import (
     check_before_taking_over,
     refuse_missing_tools,
@@ -84,6 +84,7 @@ def run(prompt: str, place: Place, means: Means, json: bool, **ask: Any) -> int:
     clock = SystemClock()
     preflight(means.model, means.configuration, clock)
     keep_private(place.store)
+    hide_secrets()
     with Output() as output:
         sink = Lines(output) if json else Person(output)
         return asyncio.run(_main(output, lambda: Running(place, means, asked, installed, sink, clock)))
