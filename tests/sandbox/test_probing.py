@@ -28,6 +28,7 @@ async def test_the_first_that_works_is_taken(tmp_path: Path) -> None:
     assert (await LocalSandbox(tmp_path).isolation()).startswith(f"local:{first} ")
 
 
+@pytest.mark.slow
 def test_every_strategy_has_a_finding_with_a_reason_where_it_does_not_work() -> None:
     found = probe()
 

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -69,3 +70,26 @@ def test_a_process_that_is_gone_is_none() -> None:
 
 def test_this_process_is_in_the_table() -> None:
     assert os.getpid() in pids(table.processes())
+
+
+@pytest.mark.parametrize("patience", [0.0, 0.05])
+def test_where_there_is_no_table_the_group_is_killed(monkeypatch: pytest.MonkeyPatch, patience: float) -> None:
+    child = subprocess.Popen(["sh", "-c", "sleep 300 & echo; wait"], stdout=subprocess.PIPE, start_new_session=True)
+    with child:
+        assert child.stdout is not None
+        child.stdout.readline()
+        monkeypatch.setattr(table, "PROC", "/no/such/table")
+
+        left = table.Brood(child.pid, "no mark", 0).kill({}, patience=patience, limit=0.2)
+
+        assert left == set()
+        assert child.wait(10) == -signal.SIGKILL
+        assert child.stdout.read() == b""  # the job had it too
+
+
+def test_where_there_is_no_table_a_group_that_is_gone_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    child = subprocess.Popen(["true"], start_new_session=True)
+    child.wait()
+    monkeypatch.setattr(table, "PROC", "/no/such/table")
+
+    assert table.Brood(child.pid, "no mark", 0).kill({}, patience=60, limit=60) == set()

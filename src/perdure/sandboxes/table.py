@@ -1,4 +1,4 @@
-"""The table of processes, and which of them a command started. Linux only: elsewhere the table is empty.
+"""The table of processes, and which of them a command started. Linux only: elsewhere only its group is known.
 
 A process belongs to a command when it is in its group or session, descends from one that is, or carries its mark in the
 environment. One that left the session, dropped its environment and lost its parent before anybody looked is not found.
@@ -205,12 +205,28 @@ class Brood(NamedTuple):
         The seconds are real ones: this waits for the kernel, not for a plan.
         """
         begin = time.monotonic()
+        if not os.path.isdir(PROC):
+            self._kill_group(begin + patience, begin + limit)
+            return set()
         while (alive := self.alive()) and (passed := time.monotonic() - begin) < limit:
             if passed >= patience:
                 found |= {each.pid: command_of(each.pid) for each in alive if each.pid not in found}
                 self.signal(signal.SIGKILL, alive)
             wait_any_end(alive, GLANCE_MS)
         return {each.pid for each in alive}
+
+    def _kill_group(self, begin: float, end: float) -> None:
+        """Without a table only the group is known. It answers as long as a member is there, be it a zombie."""
+        killed = False
+        while self.group is not None and (now := time.monotonic()) < end:
+            try:
+                os.killpg(self.group, signal.SIGKILL if now >= begin and not killed else 0)
+                killed = now >= begin
+            except ProcessLookupError:
+                return
+            except PermissionError:  # as some systems say of zombies: they are waited for
+                killed = killed or now >= begin
+            select.select([], [], [], GLANCE_MS / 1000)
 
 
 def send(target: Process, number: signal.Signals) -> None:
