@@ -501,3 +501,12 @@ async def test_the_document_is_what_other_processes_read(world: Any, sandbox: Co
 
     assert value[str(job.id)]["state"] == "running"
     assert msgspec.to_builtins(job)["command"] == value[str(job.id)]["command"]
+
+
+async def test_of_a_long_command_only_the_beginning_is_remembered(world: Any, sandbox: Commands):
+    chat = await opened(world, sandbox)
+
+    job = await world.running(chat.jobs.start("x" * 100_000))
+
+    assert job.command == "x" * 2000 + "[… 98,000 more characters]"
+    assert sandbox.started[0].command == "x" * 100_000

@@ -32,7 +32,10 @@ async def test_no_output_is_said(call: Any) -> None:
 async def test_what_was_left_running_is_named(call: Any) -> None:
     text = await bash(call, "sleep 300 & echo x")
 
-    assert text == "x\n[still running after the command, and ended with it: sleep 300]\n[exit code 0]"
+    assert (
+        text
+        == "x\n[still running after the command, and ended with it: sleep 300; background=true lets one run on]\n[exit code 0]"
+    )
 
 
 async def test_a_time_limit_raises_when_the_output_until_then_was_shown(call: Any) -> None:
@@ -88,7 +91,7 @@ def test_one_that_cannot_be_ended_is_named() -> None:
     ended = Exit(code=0, running=("sleep 300",), stuck=(8,))
 
     assert report("", ended).split("\n")[1:] == [
-        "[still running after the command, and ended with it: sleep 300]",
+        "[still running after the command, and ended with it: sleep 300; background=true lets one run on]",
         "[could not be ended and may still run: process 8]",
         "[exit code 0]",
     ]

@@ -43,8 +43,8 @@ TAIL = 2000
 FIRST_TAIL, LONGEST = 1.0, 60.0
 #: The reason of an abort that a call asked for. The conversation is not told of what it did itself.
 STOPPED_BY_CALL = "stopped by a call"
-#: How much of a command stands in a list or a note, in characters.
-MOST_COMMAND = 200
+#: How much of a command is remembered of it, and how much stands in a note, in characters.
+MOST_COMMAND, MOST_NOTED = 2000, 200
 #: The memo of the isolation that it ran under.
 ISOLATION = "perdure.isolation"
 
@@ -217,7 +217,7 @@ class JobTask(TaskDefinition, reserved=True):
         Both are in the commit of the outcome, so it is told once, whatever happens (I71).
         """
         conversation = tx.own.conversation
-        text = f"[Background job {job.id} {how(job)}: {clip(job.command, MOST_COMMAND)}]"
+        text = f"[Background job {job.id} {how(job)}: {clip(job.command, MOST_NOTED)}]"
         if job.tail:
             text += f"\nThe end of its output:\n{job.tail}"
         settings = await self.harness.settings(tx, conversation)

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from perdure.errors import NotFound, SandboxError
-from perdure.harness.job import JOB, JOBS, STOPPED_BY_CALL, Job, jobs_in
+from perdure.harness.job import JOB, JOBS, MOST_COMMAND, STOPPED_BY_CALL, Job, jobs_in
+from perdure.harness.output import clip
 from perdure.records import ConversationId, TaskId
 from perdure.sandbox import Background
 from perdure.session.line import Commit
@@ -75,7 +76,7 @@ class Jobs:
             home = await tx.use(self._conversation)
             task = tx.create_task(harness.job_task, given, owner=home, background=True, intent="unsafe")
             known = await tx.doc(JOBS, self._conversation)
-            known[str(task.id)] = {"command": given["command"], "state": "starting", "at": tx.now}
+            known[str(task.id)] = {"command": clip(given["command"], MOST_COMMAND), "state": "starting", "at": tx.now}
         commands = harness.job_task.commands
         published = harness.line.memory
         await harness.scheduler.until(lambda: task.id in commands or task.id not in published.published.tasks)

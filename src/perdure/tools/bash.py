@@ -89,7 +89,8 @@ def report(printed: str, ended: Exit) -> str:
     if ended.capped:
         notes.append("[it printed more than it may, and was ended for that]")
     if ended.running:
-        notes.append(f"[still running after the command, and ended with it: {', '.join(ended.running)}]")
+        left = ", ".join(ended.running)
+        notes.append(f"[still running after the command, and ended with it: {left}; background=true lets one run on]")
     if ended.held:
         notes.append("[a background process still holds the output: what it prints is not seen]")
     if ended.stuck:
