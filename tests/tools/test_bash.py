@@ -32,10 +32,11 @@ async def test_no_output_is_said(call: Any) -> None:
 async def test_what_was_left_running_is_named(call: Any) -> None:
     text = await bash(call, "sleep 300 & echo x")
 
-    assert (
-        text
-        == "x\n[still running after the command, and ended with it: sleep 300; background=true lets one run on]\n[exit code 0]"
-    )
+    assert text.split("\n") == [
+        "x",
+        "[still running after the command, and ended with it: sleep 300; background=true lets one run on]",
+        "[exit code 0]",
+    ]
 
 
 async def test_a_time_limit_raises_when_the_output_until_then_was_shown(call: Any) -> None:
