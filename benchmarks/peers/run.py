@@ -118,6 +118,10 @@ def rounds(wanted: list[Figure], count: int, log: Path) -> tuple[list[dict[str, 
                 key = {"case": figure.case, "peer": figure.peer, "round": number}
                 try:
                     found = [{**key, **row} for row in measure(figure)]
+                except KeyboardInterrupt:
+                    print("stopped: what was measured is kept", flush=True)
+                    failed.append({**key, "what": f"stopped before {figure}", "error": "interrupted"})
+                    return rows, failed
                 except (RuntimeError, subprocess.TimeoutExpired) as error:
                     failed.append({**key, "what": str(figure), "error": str(error)[-400:]})
                     print(f"{number + 1}/{count} {figure}: FAILED {error}", flush=True)
