@@ -76,7 +76,11 @@ class Jobs:
             home = await tx.use(self._conversation)
             task = tx.create_task(harness.job_task, given, owner=home, background=True, intent="unsafe")
             known = await tx.doc(JOBS, self._conversation)
-            known[str(task.id)] = {"command": clip(clean_text(command), MOST_COMMAND), "state": "starting", "at": tx.now}
+            known[str(task.id)] = {
+                "command": clip(clean_text(command), MOST_COMMAND),
+                "state": "starting",
+                "at": tx.now,
+            }
         commands = harness.job_task.commands
         published = harness.line.memory
         await harness.scheduler.until(lambda: task.id in commands or task.id not in published.published.tasks)
