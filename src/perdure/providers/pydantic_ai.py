@@ -6,6 +6,7 @@ tried twice here: retries are journalled, so they are the harness's (H13); so ar
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
 from importlib import import_module
 from typing import Any, cast
@@ -29,6 +30,10 @@ from perdure.providers.vendors import Target
 #: A connection that nobody watches ends after this long, in seconds; the harness's limits are shorter.
 LONGEST_SILENCE = 3600.0
 CONNECT = 15.0
+
+#: How many events of a stream are read before others get the loop: each costs up to a millisecond in the SDKs, and a
+#: packet may carry hundreds.
+AT_ONCE = 10
 
 #: Where a key is not needed, the SDKs still want one.
 NO_KEY = "none"
@@ -77,9 +82,13 @@ class PydanticAIModel:
             async with opened as stream:
                 if self._target.api in ("responses", "chat"):
                     set_right(stream)
+                count = 0
                 async for event in stream:
                     for each in events.add(event, stream):
                         yield each
+                    count += 1
+                    if count % AT_ONCE == 0:
+                        await asyncio.sleep(0)
                 for each in events.finish(stream, usage_of(stream, self._target)):
                     yield each
         except Exception as error:
