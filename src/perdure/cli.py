@@ -31,6 +31,7 @@ COMMANDS: Mapping[str, tuple[str, str, str]] = {
     "abort": ("perdure.commands.abort", "abort", "Stop a conversation's work, a task, or take an input back."),
     "retry": ("perdure.commands.retry", "retry", "Let a held task go on."),
     "answer": ("perdure.commands.answer", "answer", "Answer a question that work waits for."),
+    "jobs": ("perdure.commands.jobs", "jobs", "List, read and end commands that run in the background."),
     "doctor": ("perdure.commands.doctor", "doctor", "Say what is found here and why, and what is broken."),
     "db": ("perdure.commands.db", "db", "Check a store, or back it up."),
     "config": ("perdure.commands.config", "config", "Show what is configured, and where."),

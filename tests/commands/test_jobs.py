@@ -1,0 +1,41 @@
+"""`perdure jobs`, beside an owner and after it."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import msgspec
+import pytest
+from click.testing import CliRunner
+
+import perdure
+from perdure.cli import cli
+from perdure.tools.builtins import BUILTINS
+
+pytestmark = [pytest.mark.anyio, pytest.mark.slow]
+
+
+def invoke(*args: str) -> tuple[int, str]:
+    done = CliRunner().invoke(cli, ["jobs", *args])
+    return done.exit_code, done.output
+
+
+async def test_a_job_is_listed_read_and_ended_from_another_place(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    registry = perdure.Registry([perdure.Extension(name="all", tools=list(BUILTINS))])
+    async with perdure.open(".perdure/store.db", registry=registry, directory=str(tmp_path)) as session:
+        chat = await session.conversation("till")
+        job = await chat.jobs.start("echo begun; sleep 60")
+        while (await asyncio.to_thread(invoke, "read", str(job.id))) != (0, "begun\n"):
+            await asyncio.sleep(0)
+        code, listed = await asyncio.to_thread(invoke, "list")
+        assert (code, listed.startswith(f"till  {job.id}: ")) == (0, True)
+        assert "the owner of the session is gone" not in listed
+        _, lines = await asyncio.to_thread(invoke, "list", "--json")
+        assert msgspec.json.decode(lines)["job"]["command"] == "echo begun; sleep 60"
+        assert (await asyncio.to_thread(invoke, "kill", str(job.id)))[1] == f"job {job.id} is being ended\n"
+        await session.wait_task(job.id)
+    assert "begun" in (await asyncio.to_thread(invoke, "read", str(job.id)))[1]
+    code, said = await asyncio.to_thread(invoke, "kill", "999")
+    assert (code, "no job 999" in said) == (2, True)
