@@ -152,6 +152,22 @@ async def test_no_secret_of_an_error_body_goes_on(wire):
         assert error.__suppress_context__
 
 
+async def test_nothing_that_is_meant_for_openai_goes_to_another_server(wires, monkeypatch):
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-meant-for-openai-0123")
+    monkeypatch.setenv("OPENAI_ORG_ID", "org-of-mine")
+    monkeypatch.setenv("OPENAI_PROJECT_ID", "proj-of-mine")
+    monkeypatch.setenv("OPENAI_CUSTOM_HEADERS", "X-Gateway: of-mine\nAuthorization: Bearer of-mine")
+    wire = wires("chat")
+    await wire.serve(say("Ok."), key="none")
+    model = await wire.local(f"{wire.server.url}#qwen3")
+
+    await wire.read(model)
+
+    sent = " ".join(wire.server.requests[0].headers.values())
+    assert "of-mine" not in sent
+    assert "meant-for-openai" not in sent
+
+
 async def test_a_misspelt_model_is_told_with_what_may_be_meant(wires):
     wire = wires("responses")
     model = await wire.serve([reply(404, openai("The model does not exist.", code="model_not_found")), reply(500, {})])

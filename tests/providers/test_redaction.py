@@ -22,6 +22,7 @@ SECRETS = {
     "a query": ("POST https://host/v1beta/models?key=topsecretvalue&alt=sse", "topsecretvalue"),
     "a user in a URL": ("connect to https://ann:hunter22@host/v1 failed", "hunter22"),
     "a token of GitHub": ("ghp_0123456789abcdefABCDEF", "ghp_0123456789abcdefABCDEF"),
+    "a private key": ("-----BEGIN RSA " + "PRIVATE KEY-----\nabcdefg\nhijk\n", "hijk"),
     "a JWT": ("token eyJhbGciOiJIUzI1.eyJzdWIiOiIx.c2lnbmF0dXJl", "eyJzdWIiOiIx"),
 }
 

@@ -7,7 +7,7 @@ tried twice here: retries are journalled, so they are the harness's (H13); so ar
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from importlib import import_module
 from typing import Any, cast
 from urllib.parse import urlsplit
@@ -25,7 +25,7 @@ from perdure.providers.pydantic_ai_events import Events
 from perdure.providers.pydantic_ai_requests import messages_of, parameters_of
 from perdure.providers.pydantic_ai_servers import set_right
 from perdure.providers.pydantic_ai_usage import usage_of
-from perdure.providers.vendors import Target
+from perdure.providers.vendors import VENDORS, Target
 
 #: A connection that nobody watches ends after this long, in seconds; the harness's limits are shorter.
 LONGEST_SILENCE = 3600.0
@@ -109,8 +109,29 @@ def build(target: Target, clock: Clock, settings: Mapping[str, Any]) -> Pydantic
         follow_redirects=False,
         # A proxy cannot reach this machine's own servers.
         trust_env=not _is_loopback(target.url),
+        event_hooks={} if target.vendor in VENDORS else {"request": [_stranger(target, settings)]},
     )
     return PydanticAIModel(target, _MODELS[target.api](target, client), client, clock, settings)
+
+
+#: Headers of a request to a server that is not OpenAI's own.
+_PLAIN = frozenset(
+    {"host", "accept", "accept-encoding", "connection", "content-type", "content-length", "transfer-encoding"}
+    | {"user-agent"}
+)
+
+
+def _stranger(target: Target, settings: Mapping[str, Any]) -> Callable[[httpx2.Request], Awaitable[None]]:
+    """OpenAI's SDK takes headers from OpenAI's variables, keys and organisations among them, wherever it sends to."""
+    given = {name.lower() for name in cast("dict[str, str]", settings.get("extra_headers", {}))}
+
+    async def plain(request: httpx2.Request) -> None:
+        for name in [name for name in request.headers if name.lower() not in _PLAIN | given]:
+            del request.headers[name]
+        if "authorization" not in given:
+            request.headers["authorization"] = f"Bearer {target.key or NO_KEY}"
+
+    return plain
 
 
 def _is_loopback(url: str | None) -> bool:

@@ -11,7 +11,7 @@ HIDDEN = "[hidden]"
 
 _NAMES = r"(?:authorization|x-(?:goog-)?api-key|api[-_ ]?key|(?:access|auth)[-_]token|secret|password)"
 _PATTERNS = tuple(
-    re.compile(pattern, re.IGNORECASE)
+    re.compile(pattern, re.IGNORECASE | re.DOTALL)
     for pattern in (
         r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|$)",
         r"\b(?:bearer|basic)\s+[A-Za-z0-9._~+/=*-]{6,}",
