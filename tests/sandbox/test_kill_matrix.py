@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from tests.sandbox import seccomp
-from tests.sandbox.conftest import Caged
+from tests.sandbox.caged import Caged
 from tests.sandbox.scenarios import HIDDEN
 
 from perdure.sandboxes.strategies import NAMES

@@ -58,19 +58,11 @@ class Heard:
 
 
 @pytest.mark.anyio
-class SandboxContract:
-    """The laws of the sandbox port."""
+class EndingLaws:
+    """How commands end."""
 
     #: Whether all that a command started ends with it, however it hides.
     finds_all = True
-    #: Whether a command sees processes of the machine outside of it, this one among them.
-    sees_machine = False
-
-    @pytest.fixture
-    async def sandbox(self) -> Any:
-        raise NotImplementedError("give the contract a fixture named `sandbox`, with an empty directory as its root")
-
-    # -- how commands end
 
     async def test_both_streams_arrive_in_order_with_the_exit_code(self, sandbox: Sandbox) -> None:
         ended, output = await ran(sandbox, "echo one; echo two >&2; echo three; exit 42")
@@ -174,7 +166,10 @@ class SandboxContract:
         with pytest.raises(RuntimeError, match="full after"):
             await sandbox.run("echo x; sleep 300", timeout=20, output=output)
 
-    # -- what commands get
+
+@pytest.mark.anyio
+class GivenLaws:
+    """What commands get, and what becomes of their output."""
 
     @pytest.mark.parametrize("command", ["read line", "cat", "python3 -c 'input()'", "ls -l /proc/self/fd/0"])
     async def test_whoever_reads_standard_input_is_at_its_end_at_once(self, sandbox: Sandbox, command: str) -> None:
@@ -260,7 +255,10 @@ class SandboxContract:
         assert (ended.spilled, ended.total_bytes) == (50_000, len(output))
         assert await sandbox.read(ended.spill) == output[:50_000]
 
-    # -- in the background
+
+@pytest.mark.anyio
+class BackgroundLaws:
+    """Commands in the background."""
 
     async def test_a_command_in_the_background_can_be_read_while_it_runs(self, sandbox: Sandbox) -> None:
         heard = Heard(b"two")
@@ -324,6 +322,18 @@ class SandboxContract:
         assert (await job.wait()).code == 143
         with pytest.raises(SandboxError, match="no such file"):
             await sandbox.read(job.path)
+
+
+@pytest.mark.anyio
+class SandboxContract(EndingLaws, GivenLaws, BackgroundLaws):
+    """The laws of the sandbox port."""
+
+    #: Whether a command sees processes of the machine outside of it, this one among them.
+    sees_machine = False
+
+    @pytest.fixture
+    async def sandbox(self) -> Any:
+        raise NotImplementedError("give the contract a fixture named `sandbox`, with an empty directory as its root")
 
     # -- what it says about itself
 
