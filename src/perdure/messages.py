@@ -16,20 +16,20 @@ ToolErrorCode = Literal[
 ]
 
 
-class Text(msgspec.Struct, frozen=True, kw_only=True, tag="text"):
+class Text(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag="text"):
     """Plain text."""
 
     text: str
 
 
-class Image(msgspec.Struct, frozen=True, kw_only=True, tag="image", omit_defaults=True):
+class Image(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag="image", omit_defaults=True):
     """A picture as base64 with its media type."""
 
     media_type: str
     base64: str
 
 
-class Thinking(msgspec.Struct, frozen=True, kw_only=True, tag="thinking", omit_defaults=True):
+class Thinking(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag="thinking", omit_defaults=True):
     """Reasoning of one model. `signature` is opaque and goes back only to `model`, and only when `complete`."""
 
     text: str
@@ -38,7 +38,7 @@ class Thinking(msgspec.Struct, frozen=True, kw_only=True, tag="thinking", omit_d
     complete: bool = False
 
 
-class ToolCall(msgspec.Struct, frozen=True, kw_only=True, tag="call", omit_defaults=True):
+class ToolCall(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag="call", omit_defaults=True):
     """One call that a model asked for.
 
     `provider_id` is data: models repeat ids.
@@ -56,13 +56,13 @@ AssistantPart = Text | Thinking | ToolCall
 UserPart = Text | Image
 
 
-class UserMessage(msgspec.Struct, frozen=True, kw_only=True, tag="user"):
+class UserMessage(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag="user"):
     """What a person or program says to the model."""
 
     parts: tuple[UserPart, ...]
 
 
-class AssistantMessage(msgspec.Struct, frozen=True, kw_only=True, tag="assistant", omit_defaults=True):
+class AssistantMessage(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag="assistant", omit_defaults=True):
     """One model answer. `stop` says how it ended; `model` who gave it."""
 
     parts: tuple[AssistantPart, ...]
@@ -70,7 +70,7 @@ class AssistantMessage(msgspec.Struct, frozen=True, kw_only=True, tag="assistant
     model: str | None = None
 
 
-class ToolMessage(msgspec.Struct, frozen=True, kw_only=True, tag="tool", omit_defaults=True):
+class ToolMessage(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag="tool", omit_defaults=True):
     """The result of the call `call` (a `call_key`). `error` tells why it is one."""
 
     call: str

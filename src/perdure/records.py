@@ -247,11 +247,11 @@ class Task(Record, frozen=True, kw_only=True):
 
     @property
     def live(self) -> bool:
-        return not isinstance(self.state, Terminal)
+        return type(self.state) is not Terminal
 
     @property
     def outcome(self) -> Outcome | None:
-        return self.state.outcome if isinstance(self.state, Terminal) else None
+        return self.state.outcome if type(self.state) is Terminal else None
 
 
 # -- submissions --------------------------------------------------------------------------------

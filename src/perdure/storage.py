@@ -64,7 +64,7 @@ class SessionInfo(msgspec.Struct, frozen=True, kw_only=True):
 # -- what a batch may hold ----------------------------------------------------------------------
 
 
-class PutConversation(msgspec.Struct, frozen=True):
+class PutConversation(msgspec.Struct, frozen=True, gc=False):
     id: ConversationId
     key: str | None
     owner: TaskId | None
@@ -73,21 +73,21 @@ class PutConversation(msgspec.Struct, frozen=True):
     body: bytes
 
 
-class PutEntry(msgspec.Struct, frozen=True):
+class PutEntry(msgspec.Struct, frozen=True, gc=False):
     id: EntryId
     conversation: ConversationId
     head: EntryId | None
     body: bytes
 
 
-class PutTask(msgspec.Struct, frozen=True):
+class PutTask(msgspec.Struct, frozen=True, gc=False):
     id: TaskId
     live: bool
     ended: float | None
     body: bytes
 
 
-class PutSubmission(msgspec.Struct, frozen=True):
+class PutSubmission(msgspec.Struct, frozen=True, gc=False):
     id: SubmissionId
     conversation: ConversationId
     request_id: str | None
@@ -96,7 +96,7 @@ class PutSubmission(msgspec.Struct, frozen=True):
     body: bytes
 
 
-class PutDocument(msgspec.Struct, frozen=True):
+class PutDocument(msgspec.Struct, frozen=True, gc=False):
     """Declares or retires a document. (scope, owner, kind, key) is unique among those that are not retired."""
 
     id: DocumentId
@@ -108,7 +108,7 @@ class PutDocument(msgspec.Struct, frozen=True):
     body: bytes
 
 
-class PutBase(msgspec.Struct, frozen=True):
+class PutBase(msgspec.Struct, frozen=True, gc=False):
     """A whole value (an encoded `records.Base`) as of this batch. `prune` removes every older base and delta of the
     document."""
 
@@ -117,28 +117,28 @@ class PutBase(msgspec.Struct, frozen=True):
     body: bytes
 
 
-class PutDelta(msgspec.Struct, frozen=True):
+class PutDelta(msgspec.Struct, frozen=True, gc=False):
     """Operations (an encoded list, see `deltas`) that lead from the previous value to the one as of this batch."""
 
     document: DocumentId
     body: bytes
 
 
-class TakeInbound(msgspec.Struct, frozen=True):
+class TakeInbound(msgspec.Struct, frozen=True, gc=False):
     """Marks an inbound item as acted on by this batch; `body` is the whole item with its answer."""
 
     id: str
     body: bytes
 
 
-class Remove(msgspec.Struct, frozen=True):
+class Remove(msgspec.Struct, frozen=True, gc=False):
     """Deletes one row (K47). Removing a document removes its bases and deltas; a missing row is no error."""
 
     table: Literal["task", "submission", "document", "conversation", "inbound"]
     id: int | str
 
 
-class RemoveEntries(msgspec.Struct, frozen=True):
+class RemoveEntries(msgspec.Struct, frozen=True, gc=False):
     """Deletes the entries of a conversation whose id is greater than `after`."""
 
     conversation: ConversationId
@@ -159,7 +159,7 @@ Write = (
 )
 
 
-class Batch(msgspec.Struct, frozen=True):
+class Batch(msgspec.Struct, frozen=True, gc=False):
     """One commit. `next_id` is the session's id counter after it; `commit_id` is what a lost acknowledgement is
     looked up by."""
 

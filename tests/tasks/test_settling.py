@@ -52,6 +52,9 @@ class Definitions:
     def __init__(self) -> None:
         self.missing: dict[str, None] = {}
 
+    def stages(self, task: Task) -> bool:
+        return False
+
     def fit(self, task: Task) -> tuple[Any, str] | None:
         return ("definition", "missing") if task.kind in self.missing else None
 

@@ -92,7 +92,7 @@ def declare(
     )
 
 
-class Loaded(msgspec.Struct, frozen=True, kw_only=True):
+class Loaded(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A document in memory. The value is never changed in place.
 
     `base_bytes`, `tail_bytes` and `tail_count` measure what storage has to read for the value.
@@ -106,7 +106,7 @@ class Loaded(msgspec.Struct, frozen=True, kw_only=True):
     tail_count: int = 0
 
 
-class DocumentChange(msgspec.Struct, frozen=True, kw_only=True):
+class DocumentChange(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What a commit did to a document: `ops` lead from the value before to `value`. `retired`: it ended.
 
     `whole`: it is new, or was migrated by this commit, so that `value` is all there is to know.
@@ -144,7 +144,7 @@ TAIL_COUNT = 64
 TAIL_BYTES = 2048
 
 
-class Written(msgspec.Struct, frozen=True):
+class Written(msgspec.Struct, frozen=True, gc=False):
     """What a changed document stores: a base, or a delta."""
 
     loaded: Loaded

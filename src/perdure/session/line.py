@@ -68,6 +68,9 @@ class Paused:
     def fit(self, task: Task) -> tuple[HoldReason, str] | None:
         return None
 
+    def stages(self, task: Task) -> bool:
+        return False
+
     async def advance(self, tx: Transaction) -> bool:
         """Stage what the tasks that this commit reserves need not wait to stage. Whether anything changed."""
         return False

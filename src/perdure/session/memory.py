@@ -26,6 +26,7 @@ KEEP_IDLE = 64
 #: So many more are let in before any are forgotten.
 TRIM_AT = 16
 PAGE = 200
+LONG_PAGE = 1000
 
 
 class Memory:
@@ -219,13 +220,14 @@ class Memory:
         entries: list[Entry] = []
         before: int | None = None
         head: Entry | None = None
+        size = PAGE
         while True:
-            page = await self._page(lineage, before, PAGE)
+            page = await self._page(lineage, before, size)
             entries.extend(page)
             head = head or next((entry for entry in page if entry.head is not None), None)
-            if len(page) < PAGE or (head is not None and head.head is not None and page[-1].id <= head.head):
+            if len(page) < size or (head is not None and head.head is not None and page[-1].id <= head.head):
                 return entries[::-1]
-            before = page[-1].id
+            before, size = page[-1].id, LONG_PAGE  # each page is a wait of its own
 
     async def loaded(self, owner: Owner, name: Name) -> Loaded | None:
         """The live document of that name at the tip, with its value; None where there is none."""

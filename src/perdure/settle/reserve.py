@@ -18,6 +18,10 @@ class Rules(Protocol):
         """Why no installed definition can take the task, or None when one can."""
         ...
 
+    def stages(self, task: Task) -> bool:
+        """Whether what a pending task does next can be a part of the commit that reserves it."""
+        ...
+
 
 def reserve(candidate: Candidate, task: Task, rules: Rules) -> None:
     """Reserve a pending task, or hold it for want of code. A marked one waits for the work below it (K31)."""
@@ -39,7 +43,8 @@ def reserve(candidate: Candidate, task: Task, rules: Rules) -> None:
     if task.crashes >= 2 and _another_suspect_runs(candidate, task):
         return
     candidate.put(evolve(task, state=Running(checkpoint=state.checkpoint, begun=state.begun), attempt=task.attempt + 1))
-    candidate.reserved.append(task.id)
+    if rules.stages(task):
+        candidate.reserved.append(task.id)
 
 
 def _another_suspect_runs(candidate: Candidate, task: Task) -> bool:

@@ -71,7 +71,7 @@ class State:
             self.put_conversation(conversation)
         ended: list[Task] | None = None
         for task in candidate.tasks.values():
-            if isinstance(task.state, Terminal):
+            if type(task.state) is Terminal:
                 ended = ended or []
                 ended.append(task)
             else:
@@ -107,11 +107,11 @@ class State:
     def put_task(self, task: Task) -> None:
         old = self.tasks.get(task.id)
         state = task.state
-        before = old.state.on if old is not None and isinstance(old.state, Waiting) else ()
-        after = state.on if isinstance(state, Waiting) else ()
+        before = old.state.on if old is not None and type(old.state) is Waiting else ()
+        after = state.on if type(state) is Waiting else ()
         if before != after:
             self._rewait(task.id, before, after)
-        if isinstance(state, Terminal):
+        if type(state) is Terminal:
             self._end(task, state.outcome, known=old is not None)
             return
         self.tasks[task.id] = task
@@ -201,7 +201,7 @@ class Candidate:
         self.outcomes: dict[TaskId, Outcome] = {}
         #: Tasks that the rules have to look at (again).
         self.dirty: Ordered[TaskId] = {}
-        #: Tasks that the rules reserved, until somebody asks.
+        #: Tasks that the rules reserved for a phase that only stages, until somebody asks.
         self.reserved: list[TaskId] = []
         #: Of this commit: new tasks by owning task and by owning conversation, new conversations by owning task,
         #: waits by target.
@@ -214,8 +214,13 @@ class Candidate:
 
     def save(self) -> dict[str, Any]:
         """What there is to return to."""
-        flat = {name: value if name == "base" else value.copy() for name, value in vars(self).items()}
-        return {name: deeper(value) if name[0] == "_" else value for name, value in flat.items()}
+        saved = vars(self).copy()
+        for name, value in saved.items():
+            if name[0] == "_":
+                saved[name] = deeper(value) if value else {}
+            elif name != "base":
+                saved[name] = value.copy()
+        return saved
 
     def restore(self, saved: dict[str, Any]) -> None:
         """Forget what was put since `save`."""
@@ -329,11 +334,13 @@ class Candidate:
         self.tasks[task.id] = task
         self.dirty[task.id] = None
         state = task.state
-        if isinstance(state, Waiting):
+        if type(state) is Running:
+            return
+        if type(state) is Waiting:
             for id in state.on:
                 if task.id not in self.base.waiters.get(id, ()):
                     add(self._waiters, id, task.id)
-        elif isinstance(state, Terminal):
+        elif type(state) is Terminal:
             for id in self.waiters(task.id):
                 self.dirty[id] = None
                 self._fresh.setdefault(id, {})[task.id] = state.outcome
@@ -361,7 +368,7 @@ def evolve(task: Task, **changes: object) -> Task:
 
 def suspected(task: Task) -> bool:
     """Runs after it crashed the process twice (H44)."""
-    return task.crashes >= 2 and isinstance(task.state, Running)
+    return task.crashes >= 2 and type(task.state) is Running
 
 
 def traverse(state: State, conversation: ConversationId, *, background: bool) -> Iterator[Task]:

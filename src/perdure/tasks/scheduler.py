@@ -82,6 +82,19 @@ class Scheduler:
             return unfit[1:]
         return self.definitions.fit(task)
 
+    def stages(self, task: Task) -> bool:
+        """Whether what the pending task does next only stages, for the first time, and before any effect."""
+        definition, state = self.definitions.find(task.kind), task.state
+        return (
+            definition is not None
+            and definition.version == task.version
+            and isinstance(state, Pending)
+            and state.checkpoint.phase in definition.staging
+            and task.attempt == 0
+            and state.begun is None
+            and task.abort is None
+        )
+
     async def advance(self, tx: Transaction) -> bool:
         """Stage what tasks that the commit has just reserved need not wait to stage."""
         if self.line.space.short:

@@ -10,7 +10,7 @@ import contextvars
 from collections.abc import Callable
 from typing import Any
 
-from perdure.records import Running, Task, TaskId
+from perdure.records import Running, TaskId
 from perdure.session.line import enter_body
 from perdure.session.steps import in_context
 from perdure.session.transaction import Transaction
@@ -46,7 +46,7 @@ async def stage_parts(
     find: Callable[[str], TaskDefinition | None],
     context: contextvars.Context,
 ) -> bool:
-    """Run the staging phases of what the commit has just reserved. Whether one of them moved its task."""
+    """Run the phases that the commit has just reserved tasks for, which stage. Whether one of them moved its task."""
     reserved, tx.candidate.reserved = tx.candidate.reserved, []
     moved = False
     for id in reserved:
@@ -61,18 +61,13 @@ async def stage_parts(
 
 
 def _invocation(tx: Transaction, id: TaskId, find: Callable[[str], TaskDefinition | None]) -> Invocation | None:
-    """The invocation of a staging phase that runs for the first time, and before any effect."""
+    """The invocation, unless the task was marked after it was reserved."""
     task = tx.task(id)
-    if task is None or not isinstance(task.state, Running) or not _fresh(task, task.state):
+    if task is None or not isinstance(task.state, Running) or task.abort is not None:
         return None
     definition, checkpoint = find(task.kind), task.state.checkpoint
-    if definition is None or definition.version != task.version or checkpoint.phase not in definition.staging:
-        return None
+    assert definition is not None
     return Invocation(tx.line, task, definition, checkpoint.phase, checkpoint.data, task.input, None)
-
-
-def _fresh(task: Task, state: Running) -> bool:
-    return task.attempt == 1 and state.begun is None and task.abort is None
 
 
 async def _stage(tx: Transaction, invocation: Invocation) -> bool:

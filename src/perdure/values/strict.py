@@ -195,7 +195,9 @@ def _copy_members(members: dict[Any, Any], depth: int) -> JSON:
             if type(item) is str:
                 if not item.isascii() or "\0" in item:
                     item = clean_text(item)
-            elif item is not None and not (type(item) is int and LOWEST <= item <= HIGHEST):
+            elif not (
+                item is None or item is True or item is False or (type(item) is int and LOWEST <= item <= HIGHEST)
+            ):
                 item = copy(item, depth)
         except Refused as refused:
             refused.inside.append(key)
