@@ -59,3 +59,9 @@ def test_a_function_is_no_extension_and_the_remedy_is_named() -> None:
 
     with pytest.raises(perdure.UsageError, match=re.escape("tools=[perdure.tool(refund)]")):
         perdure.Registry([refund])  # type: ignore[list-item]
+
+
+async def test_a_model_without_its_provider_is_refused_at_once_with_what_was_meant(tmp_path: Path) -> None:
+    with pytest.raises(perdure.UsageError, match="did you mean openai:gpt-5"):
+        async with perdure.open(str(tmp_path / "s.db"), model="gpt-5"):
+            pass

@@ -14,6 +14,7 @@ from perdure.app.adapters import LazySchema, adapter
 from perdure.app.handing_in import HandInSession
 from perdure.app.looking import ReadSession
 from perdure.app.models import ModelFinder
+from perdure.app.naming import check_name
 from perdure.app.session import Session
 from perdure.clock import Clock, SystemClock
 from perdure.errors import UsageError
@@ -98,6 +99,8 @@ async def open_session(
     kill: bool = False,
 ) -> Session:
     """Open a session on a storage that is open. `close` it when done."""
+    if isinstance(model, str):
+        check_name(model, models or {})
     defaults = Defaults(
         settings=_with_model(settings or Settings(), model),
         limits=limits or RequestLimits(),

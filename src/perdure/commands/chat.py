@@ -45,7 +45,6 @@ def chat(place: Place, means: Means, conversation: str | None, go_on: bool) -> i
     installed = install(means.tools, means.allow)
     clock = SystemClock()
     preflight(means.model, means.configuration, clock)
-    keep_private(place.store)
     hide_secrets()
 
     async def talk(output: Output) -> int:
@@ -62,6 +61,8 @@ def chat(place: Place, means: Means, conversation: str | None, go_on: bool) -> i
                 chatting = Chatting(opened, reader, means, installed, output, keyboard, clock, where)
                 interrupts.on_signal(chatting.signalled)
                 output.on_closed(lambda: chatting.leave("SIGPIPE"))
+                if closed := keep_private(place.store):
+                    chatting.note(closed)
                 return await chatting.run()
 
     with Output() as output:

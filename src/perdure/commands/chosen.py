@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 
 import msgspec
 
-from perdure.app.adapters import ADAPTERS, adapter
+from perdure.app.adapters import adapter
+from perdure.app.naming import is_provided, no_such_model
 from perdure.clock import Clock
 from perdure.commands.choosing import Chosen, Found, Key, Remembered, Server, choose
 from perdure.commands.configuration import Configuration
@@ -15,14 +15,6 @@ from perdure.commands.settings import looks_like_key
 from perdure.errors import UsageError
 from perdure.providers.choices import KEYS, missing
 from perdure.providers.local_servers import find
-
-#: How the models of a provider are called, to tell what a name without its provider means.
-_FAMILIES: Mapping[str, re.Pattern[str]] = {
-    "openai": re.compile(r"gpt|o\d|chatgpt|codex"),
-    "anthropic": re.compile(r"claude|sonnet|opus|haiku"),
-    "google": re.compile(r"gemini"),
-    "ollama": re.compile(r"llama|qwen|mistral|gemma|phi|deepseek|smollm"),
-}
 
 
 async def chosen(
@@ -73,19 +65,11 @@ def preflight(flag: str | None, configuration: Configuration, clock: Clock) -> N
 
 def check_model(name: str, clock: Clock) -> None:
     """Raise UsageError where there is no model of that name, or where it cannot be asked from here."""
-    provider, colon, _ = name.partition(":")
     if looks_like_key(name):
         raise UsageError(
             "what was given as a model looks like a key: others can read arguments. "
             "Put it in the environment variable of its service, such as OPENAI_API_KEY, and replace it if it leaked"
         )
-    if f"model:{provider}" not in ADAPTERS:
-        family = next((each for each, pattern in _FAMILIES.items() if pattern.match(name.lower())), None)
-        known = [each.partition(":")[2] for each in ADAPTERS if each.startswith("model:")]
-        hint = (
-            f"did you mean {family}:{name}?"
-            if family is not None and not colon
-            else f"write PROVIDER:NAME; the providers are {', '.join(known)}"
-        )
-        raise UsageError(f"there is no model {name!r}: {hint}")
-    adapter(f"model:{provider}")(name, clock)
+    if not is_provided(name):
+        raise no_such_model(name)
+    adapter(f"model:{name.partition(':')[0]}")(name, clock)

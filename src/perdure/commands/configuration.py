@@ -81,7 +81,9 @@ class Configuration(msgspec.Struct, frozen=True, kw_only=True):
 
 
 #: Variables of perdure that are no settings.
-OTHER_VARIABLES = frozenset({"PERDURE_DEBUG", "PERDURE_BASH_ISOLATION", "PERDURE_CHILD", "PERDURE_CALL"})
+OTHER_VARIABLES = frozenset(
+    {"PERDURE_DEBUG", "PERDURE_BASH_ISOLATION", "PERDURE_MODEL_KEY", "PERDURE_CHILD", "PERDURE_CALL"}
+)
 
 
 def load(environment: Mapping[str, str], directory: str) -> Configuration:

@@ -6,17 +6,18 @@ import contextlib
 import ctypes
 import os
 import stat
-import sys
 from pathlib import Path
 
 from perdure.sandboxes.environment import is_secret
 
 
-def keep_private(store: str) -> None:
-    """Close the store's files to others, and say so. A new store is private from the start; what is not ours stays."""
+def keep_private(store: str) -> str | None:
+    """Close the files of a store that was opened to others; what to say of it, if any was open.
+
+    A new store is private from the start; what is not ours stays.
+    """
     closed = [str(path) for path in kept_files(store) if _close(path)]
-    if closed:
-        print(f"perdure: others could look at {', '.join(closed)}: not any more", file=sys.stderr, flush=True)
+    return f"others could look at {', '.join(closed)}: not any more" if closed else None
 
 
 def hide_secrets() -> None:

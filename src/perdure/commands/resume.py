@@ -55,7 +55,6 @@ def resume(place: Place, means: Means, json: bool) -> int:
     registry = install(means.tools, means.allow).registry
     clock = SystemClock()
     preflight(means.model, means.configuration, clock)
-    keep_private(place.store)
     hide_secrets()
     with Output() as output:
         sink = Lines(output) if json else Person(output)
@@ -106,6 +105,8 @@ class Resuming:
         means, place, take_over = self._means, self._place, self._means.take_over
         opening = store(place.store, clock=self._clock, directory=means.directory, registry=self._registry)
         async with opening as opened:
+            if closed := keep_private(place.store):
+                self._note(closed)
             reader = opened.hand_in(place.session)
             self._note_open(await reader.inspect())
             while True:

@@ -83,7 +83,6 @@ def run(prompt: str, place: Place, means: Means, json: bool, **ask: Any) -> int:
     installed = install(means.tools, means.allow)
     clock = SystemClock()
     preflight(means.model, means.configuration, clock)
-    keep_private(place.store)
     hide_secrets()
     with Output() as output:
         sink = Lines(output) if json else Person(output)
@@ -172,6 +171,8 @@ class Running:
         """Here, or where the session's owner is; again where that changes (K1a)."""
         take_over = self._means.take_over
         async with self._opened() as opened:
+            if closed := keep_private(self._place.store):
+                self._note(closed)
             reader = opened.hand_in(self._place.session)
             following = Following(reader, self._sink)
             while True:
