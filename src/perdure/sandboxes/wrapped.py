@@ -167,15 +167,16 @@ class Wrapped:
 
     async def _namespace_gone(self) -> None:
         """Its first process ends only after all others. A wrapper that was killed did not wait for that."""
-        if self._inner_handle < 0 or ended(self._inner_handle):
+        if self._inner_handle < 0:
             return
-        gone: asyncio.Future[None] = self._loop.create_future()
-        self._loop.add_reader(self._inner_handle, settle, gone)
-        try:
-            if not await within(self._clock, ENDING, gone):
-                self.stuck.add(self._inner)
-        finally:
-            self._loop.remove_reader(self._inner_handle)
+        if not ended(self._inner_handle):
+            gone: asyncio.Future[None] = self._loop.create_future()
+            self._loop.add_reader(self._inner_handle, settle, gone)
+            try:
+                if not await within(self._clock, ENDING, gone):
+                    self.stuck.add(self._inner)
+            finally:
+                self._loop.remove_reader(self._inner_handle)
 
     def _lost(self) -> bool:
         """Somebody killed the helper, the command perhaps: then it ended nothing."""
@@ -195,6 +196,8 @@ class Wrapped:
         self._talk.close()
         self.child.release()
         if self._inner_handle >= 0:
+            with contextlib.suppress(OSError):  # where we are the first process of a container it became ours
+                os.waitid(os.P_PIDFD, self._inner_handle, os.WEXITED | os.WNOHANG)
             os.close(self._inner_handle)
             self._inner_handle = -1
         self.pump.close()

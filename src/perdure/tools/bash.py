@@ -64,7 +64,8 @@ async def bash(call: ToolContext, command: str, timeout: float = 30, background:
     )
     if ended.timed_out:  # what it had printed was shown: the harness adds it
         stuck = f", but for {_processes(ended.stuck)}, which cannot be ended" if ended.stuck else ""
-        told = f"it was ended after {seconds:g} s, with everything that it had started{stuck}"
+        what = "what was found of all" if ended.strategy == "pgroup" else "everything"
+        told = f"it was ended after {seconds:g} s, with {what} that it had started{stuck}"
         raise TimeoutError("\n".join([told, *_whole(ended)]))
     return report(output.text(), ended)
 
