@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import apsw
@@ -133,6 +134,39 @@ def test_an_unreadable_file_is_not_said_to_be_unwritable(unprivileged: None, com
 def test_a_directory_that_may_not_be_written_says_so(tmp_path: Path, unprivileged: None) -> None:
     line = complaint(invoke("run", "x", "--store", str(tmp_path / "new" / "s.db")), 1)
     assert re.search("new.*writable", line)
+
+
+@pytest.fixture
+def lent(store: Path) -> Iterator[Path]:
+    """The store, for everybody to read, in a directory that a user without privileges may not write to."""
+    places = [store.parent, *[above for above in store.parent.parents if not above.stat().st_mode & 0o001]]
+    before = [place.stat().st_mode for place in places]
+    for place, mode in zip(places, before, strict=True):
+        place.chmod(mode | 0o055)
+    store.chmod(0o644)
+    yield store
+    for place, mode in zip(places, before, strict=True):
+        place.chmod(mode)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can stop to be root")
+@pytest.mark.parametrize("command", [*READING, ["db", "check"]], ids=" ".join)
+def test_a_store_that_may_only_be_read_can_be_looked_at(lent: Path, unprivileged: None, command: list[str]) -> None:
+    result = invoke(*command, "--store", str(lent))
+    assert result.exit_code == 0, result.output
+    assert result.stdout
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can stop to be root")
+def test_commits_in_a_log_that_cannot_be_read_from_here_are_said_to_be_missing(lent: Path) -> None:
+    Path(f"{lent}-wal").write_bytes(b"not empty")
+    os.seteuid(65534)
+    try:
+        line = complaint(invoke("ls", "--store", str(lent)), 1)
+    finally:
+        os.seteuid(0)
+    assert "its newest commits are in" in line
+    assert "Copy the store and its -wal" in line
 
 
 def test_looking_makes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

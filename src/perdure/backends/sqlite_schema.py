@@ -12,6 +12,7 @@ import os
 from functools import cache
 from pathlib import Path
 from typing import Literal
+from urllib.parse import quote
 
 import apsw
 
@@ -63,8 +64,41 @@ def connect_writer(path: str, *, durability: Durability, vfs: str | None, worker
 
 
 def connect_reader(path: str, *, vfs: str | None) -> apsw.Connection:
-    """A connection to read with. Raises NotFound where nobody made a store yet."""
-    connection = _connect(path, vfs)
+    """A connection to read with. Raises NotFound where nobody made a store yet.
+
+    Who may not write beside the store reads it too: with its owner's log where there is one, else as it lies there.
+    """
+    try:
+        return _checked(_connect(path, vfs), path)
+    except (apsw.ReadOnlyError, apsw.CantOpenError):
+        if not os.access(path, os.R_OK, effective_ids=os.access in os.supports_effective_ids):
+            raise
+    if _is_empty(f"{path}-wal"):
+        return _checked(_connect(f"file:{quote(path)}?immutable=1", vfs, _READ | apsw.SQLITE_OPEN_URI), path)
+    try:
+        return _checked(_connect(path, vfs, _READ), path)
+    except (apsw.ReadOnlyError, apsw.CantOpenError):
+        raise StorageRejected(
+            f"{path} cannot be read from here: its newest commits are in {path}-wal, and to read that takes the right "
+            "to write in its directory. Copy the store and its -wal to a place of your own, and look there"
+        ) from None
+
+
+_READ = apsw.SQLITE_OPEN_READONLY
+
+
+def _is_empty(log: str) -> bool:
+    """Whether there is nothing in a log that is not in its database."""
+    try:
+        return os.stat(log).st_size == 0
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
+
+
+def _checked(connection: apsw.Connection, path: str) -> apsw.Connection:
+    """The connection, to be read with only, where the file is a store of the present schema. Else it is closed."""
     try:
         found = _schema(connection, path)
         if found == 0:
@@ -80,14 +114,14 @@ def connect_reader(path: str, *, vfs: str | None) -> apsw.Connection:
     return connection
 
 
-def _connect(path: str, vfs: str | None) -> apsw.Connection:
+def _connect(path: str, vfs: str | None, flags: int = apsw.SQLITE_OPEN_READWRITE) -> apsw.Connection:
     version = tuple(int(part) for part in apsw.sqlite_lib_version().split("."))
     if version < SAFE_SQLITE:
         raise UsageError(
             f"SQLite {apsw.sqlite_lib_version()} can corrupt a store that two connections use; "
             f"install an apsw that carries {'.'.join(map(str, SAFE_SQLITE))} or newer"
         )
-    connection = apsw.Connection(path, flags=apsw.SQLITE_OPEN_READWRITE, vfs=vfs)
+    connection = apsw.Connection(path, flags=flags, vfs=vfs)
     wait_for_locks(connection, BUSY_MS)
     return connection
 
