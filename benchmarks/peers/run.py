@@ -20,7 +20,7 @@ from typing import Any
 
 from environments import CACHE, HERE, ROOT, environment, footprint, pins
 from machine import busy, machine, revision, wait_for_quiet
-from matrix import CASES, CHILD, IMPORTS, PACKAGES, PEERS, Figure, chosen
+from matrix import AGAIN, CASES, CHILD, IMPORTS, PACKAGES, PEERS, Figure, chosen
 from page import page
 from summary import bars
 
@@ -115,7 +115,7 @@ def rounds(wanted: list[Figure], count: int, log: Path) -> tuple[list[dict[str, 
             for figure in wanted:
                 if number >= figure.rounds:
                     continue
-                key = {"case": figure.case, "peer": figure.peer, "round": number}
+                key = {"case": figure.case, "peer": figure.peer, "round": number * AGAIN + figure.again}
                 try:
                     found = [{**key, **row} for row in measure(figure)]
                 except KeyboardInterrupt:
