@@ -111,9 +111,10 @@ class Part(JsonProxy):
 
     def _forget(self) -> None:
         """Nobody asks for the parts any more: without them the draft is gone as soon as its last user is."""
-        for part in self._parts.values():
-            part._forget()
-        self._parts = {}
+        if self._parts:
+            for part in self._parts.values():
+                part._forget()
+            self._parts = {}
 
     def _detach_at(self, key: Any) -> None:
         part = self._parts.pop(key, None)
