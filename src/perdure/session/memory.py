@@ -140,22 +140,20 @@ class Memory:
 
     def _touch_all(self, flight: Flight) -> None:
         candidate = flight.candidate
-        for entry in flight.change.entries:
-            self._touch(entry.conversation)
+        ids: dict[ConversationId, None] = {entry.conversation: None for entry in flight.change.entries}
         for owner, _, _ in flight.shelved:
             if owner[0] == "conversation":
-                self._touch(ConversationId(owner[1]))
-        if flight.bare:
-            return
-        for id in candidate.conversations:
+                ids[ConversationId(owner[1])] = None
+        if not flight.bare:
+            ids.update(dict.fromkeys(candidate.conversations))
+            for task in candidate.tasks.values():
+                ids[task.conversation] = None
+                if not task.live:
+                    ids.update(dict.fromkeys(self.tip.owned.get(task.id, ())))
+            for submission in candidate.submissions.values():
+                ids[submission.conversation] = None
+        for id in ids:
             self._touch(id)
-        for task in candidate.tasks.values():
-            self._touch(task.conversation)
-            if not task.live:
-                for id in self.tip.owned.get(task.id, ()):
-                    self._touch(id)
-        for submission in candidate.submissions.values():
-            self._touch(submission.conversation)
 
     # -- the tip, for the body of a commit --------------------------------------------------
 
