@@ -89,10 +89,16 @@ async def test_a_guard_that_was_killed_is_replaced_and_knows_what_runs(
 ) -> None:
     records: list[Started] = []
     guard = Guard()
-    sandbox = LocalSandbox(tmp_path, isolation="pgroup", guard=guard, on_start=records.append)
-    spoke = asyncio.Event()
+    spoke, told = asyncio.Event(), asyncio.Event()
+
+    def on_start(record: Started) -> None:
+        records.append(record)
+        told.set()
+
+    sandbox = LocalSandbox(tmp_path, isolation="pgroup", guard=guard, on_start=on_start)
     running = asyncio.ensure_future(sandbox.run("echo; sleep 300; true", timeout=60, output=lambda _: spoke.set()))
     await spoke.wait()
+    await told.wait()
     end(guards(records)[0], wait_end)
 
     ended = await sandbox.run("true", timeout=20, output=lambda _: None)

@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
-import signal
 import tempfile
 import weakref
 from collections.abc import Callable, Mapping
@@ -36,13 +35,15 @@ from perdure.sandboxes.probing import VARIABLE, Finding, check_name, chosen
 from perdure.sandboxes.pump import Pump, Sink
 from perdure.sandboxes.spool import Scratch, Spool
 from perdure.sandboxes.strategies import argv, named
-from perdure.sandboxes.table import MARK_NAME, Brood, orphans, send
+from perdure.sandboxes.table import MARK_NAME, Brood, end_orphans
 from perdure.sandboxes.wrapped import Wrapped
 
 T = TypeVar("T")
 
 #: Seconds that a cancelled write waits for the disk.
 WRITE_GRACE = 2.5
+#: Seconds that what a dead process left has to end by itself: a helper, or a guard, may be at it.
+PATIENCE = 1.0
 #: What Linux takes as one argument, with the zero at its end.
 MOST_COMMAND = 128 * 1024 - 1
 
@@ -159,7 +160,7 @@ class LocalSandbox:
         if self._finding is None:
             finding = await self._blocking(lambda: chosen(self._forced), "probe")
             if finding.strategy.kind != "namespace":
-                await self._blocking(_sweep, "sweep")
+                await self._blocking(lambda: end_orphans(patience=PATIENCE, limit=PATIENCE + LIMIT), "sweep")
             self._finding = finding
         return self._finding
 
@@ -173,7 +174,7 @@ class LocalSandbox:
             strategy = named(recorded.strategy)
             found: dict[int, str] = {}
             if fate == "gone" and strategy is not None and strategy.kind != "namespace":
-                Brood(None, f"/{recorded.owner}.", 0).kill(found, patience=0, limit=LIMIT)
+                Brood(None, f"/{recorded.owner}.", 0).kill(found, patience=PATIENCE, limit=PATIENCE + LIMIT)
             return proved(recorded, fate, list(found.values()))
 
         return await self._blocking(look, "sweep")
@@ -311,9 +312,3 @@ def _forget(scratch: Scratch, worker: threads.Worker) -> None:
     """Of a sandbox that nobody closed."""
     worker.stop()
     scratch.remove()
-
-
-def _sweep() -> None:
-    """End what commands of processes that are gone have left. Blocks."""
-    for each in orphans():
-        send(each, signal.SIGKILL)

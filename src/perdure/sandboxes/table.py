@@ -143,6 +143,15 @@ def orphans() -> list[Process]:
     return found
 
 
+def end_orphans(*, patience: float, limit: float) -> None:
+    """End them, once they have had `patience` seconds to end by themselves; give up after `limit` seconds."""
+    begin = time.monotonic()
+    while (alive := orphans()) and (passed := time.monotonic() - begin) < limit:
+        for each in alive if passed >= patience else ():
+            send(each, signal.SIGKILL)
+        wait_any_end(alive, GLANCE_MS)
+
+
 def _marks(pid: int) -> str:
     try:
         variables = _content(f"{PROC}/{pid}/environ").split(b"\0")
