@@ -246,5 +246,5 @@ def page(results: dict[str, Any]) -> str:
         lines += section(rows, title, case, columns)
     lines += sizes(results)
     for failure in results["failed"]:
-        lines += [f"Failed: {failure['what']} .", ""]
+        lines += [f"Not measured: {failure['what']} ({failure['error'][:80]}).", ""]
     return "\n".join([*lines, BENEATH])
