@@ -90,11 +90,26 @@ def test_a_second_run_of_a_session_is_handed_in_to_its_owner(shop) -> None:
     assert len(shop.perdure("ls").stdout.splitlines()) == 3
 
 
+#: A tool that is done when the test says so.
+BELL = """
+import asyncio
+from pathlib import Path
+
+async def wait_for_bell() -> str:
+    'Wait for the bell.'
+    while not Path("bell").exists():
+        await asyncio.sleep(0.02)
+    return "it rang"
+"""
+
+
 def test_a_run_goes_on_until_what_was_handed_in_to_it_is_settled(shop) -> None:
-    with shop.start("run", TASK + " demo:slow=0.2", *TOOLS, "--json") as first:
+    (shop.path / "bell.py").write_text(BELL)
+    with shop.start("run", "Wait for the bell", "--tools", "bell:wait_for_bell", "--json") as first:
         shop.until(first, "accepted")
-        with shop.start("run", "Hello demo:sleep=2", "--conversation", "other", "--json") as second:
+        with shop.start("run", "Hello demo:sleep=4", "--conversation", "other", "--json") as second:
             shop.until(second, "accepted")
+            (shop.path / "bell").touch()
             owner, follower = first.wait(), second.wait()
     assert owner.code == follower.code == 0
     assert "going on with what other shells handed in" in owner.stdout

@@ -37,6 +37,7 @@ from perdure.commands.staying import stay
 from perdure.commands.text import argument
 from perdure.commands.trail import Event
 from perdure.errors import Fenced, NotFound, OwnerGone, PerdureError, SessionOwned, UsageError
+from perdure.harness.job import JOB
 from perdure.harness.submissions import Answered, NotAnswered
 
 DONE, FAILED, WAITS, ABORTED = 0, 1, 3, 130
@@ -271,6 +272,9 @@ class Running:
         """Who handed something in relies on this process and its tools: it goes on until that is settled."""
         assert self._submission is not None
         await stay(session, reader, self._submission, self._stop, Here(session, None, self._clock, self._note))
+        jobs = sum(task.kind == JOB for task in session.inspect().tasks)
+        if jobs:
+            self._note(f"{jobs} in the background ended with this process; perdure chat keeps them while it is open")
 
     async def _follow(self, following: Following, side: Side, before_end: Callable[[], Awaitable[None]]) -> int:
         """Tell what happens until it is settled, waits, or is left; the exit code."""
