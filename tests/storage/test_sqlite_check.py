@@ -84,6 +84,22 @@ async def test_a_store_in_order_is_healthy_also_beside_its_owner(path: Path) -> 
         assert check(str(path)).damage == []
 
 
+async def test_what_deletion_and_pruning_leave_is_healthy(tmp_path: Path) -> None:
+    path = tmp_path / "s.db"
+    async with perdure.open(str(path), registry=REGISTRY) as session:
+        chat = await session.conversation("till")
+        await (await chat.submit("Pay 5 to Ann")).wait()
+        call = (await chat.entries(limit=3))[-1]  # a fork that ends between a call and its result
+        fork = await chat.fork(call.id, key="fork")
+        for text in ("Pay 6 to Bob", "demo:cut", "demo:garbage", "demo:length", "demo:unknown", "demo:refuse"):
+            await (await fork.submit(text)).wait()
+        await session.delete(chat)
+        await session.prune(older_than=0)
+        checked = check(str(path))
+        assert checked.damage == []
+        assert checked.records["conversation"] == 2
+
+
 RESULT = """id = (SELECT max(id) FROM entry WHERE json_extract(CAST(body AS TEXT), '$.kind') = 'perdure.tool_result')"""
 LIVE = "id = (SELECT max(id) FROM task WHERE live = 1)"
 
