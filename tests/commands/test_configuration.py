@@ -102,6 +102,7 @@ def test_trust_is_only_the_users_to_give(place: Place) -> None:
     place.file.write_text('trust = ["/"]')
     assert place.load().withheld[0].name == "trust"
     assert place.load(PERDURE_TRUST="/")["trust"] == (str(place.project),)
+    assert place.load(PERDURE_TRUST="/").strange == ["PERDURE_TRUST"]
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")

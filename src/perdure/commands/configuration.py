@@ -99,7 +99,7 @@ def load(environment: Mapping[str, str], directory: str) -> Configuration:
         files.append(File(path=str(project), found=True, trusted=trusted))
         values.update(_read(project, own=False, trusted=trusted, withheld=withheld))
     values.update(_from_environment(environment))
-    known = {*map(variable_of, SETTINGS), *OTHER_VARIABLES}
+    known = {*(variable_of(each) for each in SETTINGS if each != "trust"), *OTHER_VARIABLES}
     strange = sorted(name for name in environment if name.startswith("PERDURE_") and name not in known)
     return Configuration(values=values, files=files, withheld=withheld, strange=strange)
 
