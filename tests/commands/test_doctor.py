@@ -18,6 +18,8 @@ import perdure
 from perdure.cli import cli
 from perdure.commands.private import keep_private
 
+pytestmark = pytest.mark.slow
+
 KEY = "sk-proj-" + "aB3" * 12
 
 

@@ -47,6 +47,7 @@ def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 def test_json_lines_hold_every_entry_from_the_oldest_on(shop: Path) -> None:
     lines = [msgspec.json.decode(line) for line in invoke("export", "till", "--format", "jsonl").stdout.splitlines()]
     head, *entries, end = lines
@@ -57,12 +58,14 @@ def test_json_lines_hold_every_entry_from_the_oldest_on(shop: Path) -> None:
     assert (end["type"], end["entries"], end["usage"]["models"]["demo"]["requests"]) == ("end", 232, 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["md", "jsonl", "html"])
 def test_no_control_character_is_written(shop: Path, form: str) -> None:
     text = invoke("export", "till", "--format", form).stdout
     assert not [char for char in text if (ord(char) < 32 and char not in "\n\t") or 0x7F <= ord(char) < 0xA0]
 
 
+@pytest.mark.slow
 def test_the_ending_of_the_file_says_the_format_and_the_file_is_the_owners_and_new(shop: Path) -> None:
     done = invoke("export", "till", "-o", "out.html")
     assert "232 entries written to out.html" in done.stderr
