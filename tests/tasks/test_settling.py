@@ -39,7 +39,8 @@ from perdure.records import (
 from perdure.settle.aborts import mark
 from perdure.settle.owners import ordinary_below
 from perdure.settle.rules import settle
-from perdure.settle.state import Candidate, State, below, evolve
+from perdure.settle.state import Candidate, State, evolve
+from perdure.settle.walks import below
 
 START = Checkpoint(phase="start")
 

@@ -33,7 +33,8 @@ from perdure.session.inbound import Intake
 from perdure.session.line import Commit, Line, forbid_inside_commit
 from perdure.session.opening import recover
 from perdure.session.reading import Attached, snapshot
-from perdure.settle.state import below, evolve
+from perdure.settle.state import evolve
+from perdure.settle.walks import below
 from perdure.storage import Worker
 from perdure.tasks.inspection import Inspection, inspect_state
 from perdure.tasks.questions import answer as answer_question

@@ -18,7 +18,8 @@ from perdure.session.documents import DocumentToken
 from perdure.session.line import Commit, Line, forbid_inside_commit
 from perdure.session.reading import Attached, snapshot, snapshot_as_of
 from perdure.session.transaction import EntryKind
-from perdure.settle.state import evolve, traverse
+from perdure.settle.state import evolve
+from perdure.settle.walks import traverse
 from perdure.tasks.transaction import QUESTION, TaskTransaction
 from perdure.values import clean_text
 

@@ -28,7 +28,7 @@ from perdure.records import (
     decode_submission,
 )
 from perdure.session.line import forbid_inside_commit
-from perdure.settle.state import below
+from perdure.settle.walks import below
 from perdure.tasks.transaction import TaskTransaction
 from perdure.values import clean
 

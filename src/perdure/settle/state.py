@@ -23,6 +23,7 @@ from perdure.records import (
 )
 from perdure.settle.members import Members, Ordered, add, deeper, drop
 from perdure.settle.tallies import Tally, counted, tally_of
+from perdure.settle.walks import traverse
 
 #: Indexes of `State` whose values are ordered sets.
 NESTED = ("children", "scopes", "owned", "waiters", "runs", "queued")
@@ -369,39 +370,3 @@ def evolve(task: Task, **changes: object) -> Task:
 def suspected(task: Task) -> bool:
     """Runs after it crashed the process twice (H44)."""
     return task.crashes >= 2 and type(task.state) is Running
-
-
-def traverse(state: State, conversation: ConversationId, *, background: bool) -> Iterator[Task]:
-    """Live tasks reachable from a conversation, owners before what they own; `background` also crosses boundaries."""
-    return _walk(state, _scope(state, conversation, background=background), background=background)
-
-
-def below(state: State, id: TaskId, *, background: bool) -> Iterator[Task]:
-    """Live tasks that a task owns, through tasks and conversations."""
-    return _walk(state, _level(state, id, background=background), background=background)
-
-
-def _walk(state: State, start: Iterator[Task], *, background: bool) -> Iterator[Task]:
-    """Depth first, without recursion: owners may be nested deeper than Python's stack."""
-    stack = [start]
-    while stack:
-        task = next(stack[-1], None)
-        if task is None:
-            stack.pop()
-        else:
-            yield task
-            stack.append(_level(state, task.id, background=background))
-
-
-def _level(state: State, id: TaskId, *, background: bool) -> Iterator[Task]:
-    for child in state.children.get(id, ()):
-        yield state.tasks[child]
-    for conversation in state.owned.get(id, ()):
-        yield from _scope(state, conversation, background=background)
-
-
-def _scope(state: State, conversation: ConversationId, *, background: bool) -> Iterator[Task]:
-    for id in state.scopes.get(conversation, ()):
-        task = state.tasks[id]
-        if background or not task.background:
-            yield task

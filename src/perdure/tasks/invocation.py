@@ -128,12 +128,12 @@ class Invocation:
     def _transaction(self, line: Line) -> InvocationTransaction:
         return InvocationTransaction(line, self)
 
-    def record(self, body: Callable[[InvocationTransaction], Awaitable[None]]) -> Awaitable[None]:
+    async def record(self, body: Callable[[InvocationTransaction], Awaitable[None]]) -> None:
         """Commit what `body` stages, redone from the new tip when it is refused, and first when space returns (K5, K8).
 
         For outcomes that must not get lost: `body` may run more than once and must only stage.
         """
-        return self._line.space.record(self.commit, body)
+        await self._line.space.record(self.commit, body)
 
     async def begin(self, replay: Literal["safe", "unsafe"] | None = None) -> None:
         """Commit that the effect of this attempt starts now (K24a). Durable on return."""
