@@ -348,3 +348,85 @@ async def test_leaving_a_stream_early_closes_its_connection(wire):
     await stream.aclose()
 
     assert text_of(await wire.read(model)) == "Ok."
+
+
+def chunk(delta, finish=None):
+    choice = {"index": 0, "delta": delta, "finish_reason": finish}
+    return event({"id": "1", "object": "chat.completion.chunk", "created": 1, "model": "m", "choices": [choice]})
+
+
+def claude(type, **fields):
+    return event({"type": type, **fields}, type)
+
+
+NAMELESS = {
+    "chat": chunk({"content": "I look.", "tool_calls": [{"index": 0, "id": "a", "function": {"arguments": BERLIN}}]})
+    + chunk({}, "tool_calls"),
+    "anthropic": claude(
+        "message_start",
+        message={
+            "id": "m",
+            "type": "message",
+            "role": "assistant",
+            "model": "m",
+            "content": [],
+            "usage": {"input_tokens": 1, "output_tokens": 1},
+        },
+    )
+    + claude("content_block_start", index=0, content_block={"type": "tool_use", "id": "a", "input": {}})
+    + claude("content_block_delta", index=0, delta={"type": "input_json_delta", "partial_json": BERLIN})
+    + claude("message_delta", delta={"stop_reason": "tool_use"}, usage={"output_tokens": 5})
+    + claude("message_stop"),
+    "responses": claude(
+        "response.output_item.added",
+        output_index=0,
+        item={"id": "f", "type": "function_call", "call_id": "a", "name": None, "arguments": "", "status": "completed"},
+    ),
+}
+
+
+async def test_a_call_whose_name_never_came_is_a_failure_and_not_left_out(wire):
+    name = {"openai": "responses", "openai-chat": "chat"}.get(vendor := wire.vendor.name.partition(":")[0], vendor)
+    model = await wire.serve([reply(200, NAMELESS[name])])
+
+    error = await wire.failure(model, wire.request(tools=(LOOKUP,)))
+
+    assert (error.kind, str(error)) == ("retryable", "the model called a tool without saying which")
+
+
+async def test_an_answer_that_ends_for_calls_and_has_nothing_is_a_failure(wires):
+    wire = wires("chat")
+    model = await wire.serve([reply(200, chunk({}, "tool_calls")), reply(200, chunk({"content": "x"}, "tool_calls"))])
+
+    assert (await wire.failure(model)).kind == "retryable"
+    assert (await wire.read(model))[-1] == Finished("stop", None)
+
+
+@pytest.mark.parametrize(
+    "body, kind, said",
+    [
+        ({"error": {"message": "no credit left", "code": 402}}, "quota", "no credit left"),
+        ({"error": {"message": "not today, sk-live-0123456789abcdef", "code": 403}}, "auth", "not today, [hidden]"),
+        ({"error": {"message": "maximum context length is 8192 tokens"}}, "overflow", "8192"),
+        ({"error": "overloaded"}, "retryable", "overloaded"),
+        ({"error": {"message": "no such model", "code": 404}}, "invalid", "no such model"),
+        (b"<html>Welcome to the hotel</html>", "retryable", "Welcome to the hotel"),
+        (b"<p>" * 1_000_000, "retryable", "<p><p>"),
+    ],
+)
+async def test_what_is_no_stream_although_its_status_is_200_is_told_in_its_words(wire, body, kind, said):
+    kinds = {"content-type": "text/html" if isinstance(body, bytes) else "application/json; charset=utf-8"}
+    model = await wire.serve([reply(200, body, kinds)])
+
+    error = await wire.failure(model)
+
+    assert error.kind == kind
+    assert said in str(error)
+    assert len(str(error)) < 1000
+
+
+async def test_a_stream_under_a_wrong_kind_is_read(wires):
+    wire = wires("chat")
+    model = await wire.serve([reply(200, chunk({"content": "Hi."}, "stop"), {"content-type": "application/json"})])
+
+    assert text_of(await wire.read(model)) == "Hi."

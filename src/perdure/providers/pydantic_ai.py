@@ -22,6 +22,7 @@ from perdure.clock import Clock
 from perdure.model import ModelEvent, Request
 from perdure.providers.pydantic_ai_errors import model_error
 from perdure.providers.pydantic_ai_events import Events
+from perdure.providers.pydantic_ai_replies import checked
 from perdure.providers.pydantic_ai_requests import messages_of, parameters_of
 from perdure.providers.pydantic_ai_servers import set_right
 from perdure.providers.pydantic_ai_usage import usage_of
@@ -109,7 +110,10 @@ def build(target: Target, clock: Clock, settings: Mapping[str, Any]) -> Pydantic
         follow_redirects=False,
         # A proxy cannot reach this machine's own servers.
         trust_env=not _is_loopback(target.url),
-        event_hooks={} if target.vendor in VENDORS else {"request": [_stranger(target, settings)]},
+        event_hooks={
+            "request": [] if target.vendor in VENDORS else [_stranger(target, settings)],
+            "response": [checked(target)],
+        },
     )
     return PydanticAIModel(target, _MODELS[target.api](target, client), client, clock, settings)
 

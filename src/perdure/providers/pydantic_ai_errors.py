@@ -35,7 +35,7 @@ from perdure.values import clean_text
 #: What is kept of a server's own words, in characters.
 MOST_SAID = 500
 #: What is looked at of them: a server may send a page.
-_MOST_READ = 20_000
+MOST_READ = 20_000
 
 #: How servers other than the vendors' own say that the input does not fit.
 _OVERFLOW = re.compile(
@@ -67,14 +67,49 @@ _RETRYABLE_STATUS = frozenset({408, 409, 425, 429})
 
 def model_error(error: Exception, target: Target, *, began: bool, now: float) -> ModelError:
     """The failure as the port has it. `began`: something of the answer had come."""
-    if isinstance(error, ModelError):
-        return error
+    if (known := _known(error)) is not None:
+        return known
     secrets = [target.key] if target.key else []
-    said = _clip(redacted(clean_text(_said(error)[:_MOST_READ]), secrets))
+    said = _clip(redacted(clean_text(_said(error)[:MOST_READ]), secrets))
     kind = _kind(error, said, began=began)
     meant = getattr(error, "suggested_model_id", None)
     hint = f" (did you mean {clean_text(meant)[:100]!r}?)" if isinstance(meant, str) else ""
     return ModelError(f"{target.name}: {_what(error, kind)}{said}{hint}", kind=kind, after=_after(error, kind, now))
+
+
+def _known(error: BaseException | None) -> ModelError | None:
+    """A failure that is the port's already, also where an SDK wrapped it."""
+    for _ in range(10):
+        if error is None or isinstance(error, ModelError):
+            return error
+        error = error.__cause__
+    return None
+
+
+def refusal_of(body: bytes, kind: str, target: Target) -> ModelError:
+    """What a response says that is no stream although its status is 200. `kind` is its content type."""
+    text = body.decode("utf-8", "replace")[:MOST_READ]
+    try:
+        read: Any = msgspec.json.decode(body)
+    except (msgspec.DecodeError, ValueError, RecursionError):
+        read = None
+    words = next(_messages(read), None) or text.strip()
+    said = _clip(redacted(clean_text(words), [target.key] if target.key else []))
+    what = "quota" if _QUOTA.search(said) else "overflow" if _OVERFLOW.search(said) else _by_code(read)
+    told = f"the server answered {clean_text(kind)[:80] or 'something'} instead of a stream: "
+    return ModelError(f"{target.name}: {told}{said}", kind=what)
+
+
+_BY_CODE = {401: "auth", 402: "quota", 403: "auth", 413: "overflow", 429: "rate_limited"}
+
+
+def _by_code(body: Any) -> str:
+    """Gateways put the status that they mean into the error."""
+    error: Any = cast("dict[str, Any]", body).get("error") if isinstance(body, dict) else None
+    code: Any = cast("dict[str, Any]", error).get("code") if isinstance(error, dict) else None
+    if not isinstance(code, int):
+        return "retryable"
+    return _BY_CODE.get(code) or ("invalid" if 400 <= code < 500 and code not in _RETRYABLE_STATUS else "retryable")
 
 
 def _kind(error: Exception, said: str, *, began: bool) -> str:

@@ -32,6 +32,7 @@ _STOPS: dict[str, StopReason] = {
 }
 #: Reasons of servers by which they say that they gave up on the answer.
 _GIVEN_UP = frozenset({"abort", "aborted", "cancelled", "canceled", "error", "failed"})
+_NAMELESS = "the model called a tool without saying which"
 #: Details of texts and calls that their model wants back with them.
 _WANTED_BACK = frozenset({"phase", "thought_signature"})
 
@@ -71,6 +72,8 @@ class Events:
         stop = _stop(stream)
         if stop is None:
             return
+        if stop in ("stop", "tool_calls"):
+            self._no_call_lost(stream, stop)
         # Reasoning that the output limit cut has no signature, and is not complete.
         open_thought = stop == "length" and bool(self._thoughts)
         yield from self._end_thought(stream, done=not open_thought)
@@ -91,6 +94,8 @@ class Events:
             if part.content:
                 yield ThinkingDelta(part.content)
         elif isinstance(part, ToolCallPart) and index not in self._calls:
+            if not isinstance(part.tool_name, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+                raise ModelError(_NAMELESS, kind="retryable")  # SDKs check little of what comes
             self._calls[index] = len(self._sent)
             self._sent.append("")
             yield CallStart(self._calls[index], part.tool_name, part.tool_call_id)
@@ -122,6 +127,15 @@ class Events:
                 if not whole.startswith(self._sent[call]):
                     raise ModelError("the model sent the arguments of a call twice, and differently", kind="retryable")
                 yield from self._arguments(index, whole[len(self._sent[call]) :])
+
+    def _no_call_lost(self, stream: StreamedResponse, stop: StopReason) -> None:
+        """pydantic-ai leaves a call out whose name never came: the answer would look complete without it."""
+        manager: Any = stream._parts_manager  # pyright: ignore[reportPrivateUsage]
+        if any(isinstance(part, ToolCallPartDelta) for part in manager._parts):
+            raise ModelError(_NAMELESS, kind="retryable")
+        said = any(isinstance(part, TextPart) and part.content for part in stream.get().parts)
+        if stop == "tool_calls" and not self._calls and not said:
+            raise ModelError("the model finished for the reason that it calls tools, and called none", kind="retryable")
 
 
 def _piece(part: ThinkingPart) -> dict[str, Any]:
