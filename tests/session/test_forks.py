@@ -345,12 +345,12 @@ async def test_idle_conversations_leave_memory_and_come_back_as_they_were(kernel
     memory = session._line.memory
     first = await session.conversation("c-0")
     await add(first, 0)
-    for number in range(1, 200):
+    for number in range(1, 400):
         await add(await session.conversation(f"c-{number}"), number)
 
-    assert len(memory.tip.conversations) < 100
-    assert len(memory.transcripts) < 100
-    assert sum(owner[0] == "conversation" for owner in memory.shelves.tip) < 100
+    assert len(memory.tip.conversations) < 300
+    assert len(memory.transcripts) < 300
+    assert sum(owner[0] == "conversation" for owner in memory.shelves.tip) < 300
     assert first.id not in memory.tip.conversations
     first = await session.conversation("c-0")
     await add(first, "again")

@@ -22,7 +22,7 @@ from perdure.settle.state import State
 from perdure.storage import Opened, Storage
 
 #: Conversations without live work whose records, documents and transcript stay in memory.
-KEEP_IDLE = 64
+KEEP_IDLE = 256
 #: So many more are let in before any are forgotten.
 TRIM_AT = 16
 PAGE = 200
