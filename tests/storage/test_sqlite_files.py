@@ -191,8 +191,7 @@ async def test_damage_is_found_when_it_is_read_and_nothing_is_written_after(path
     storage = await open_sqlite(path)
     line = await claimed(storage)
     for id in range(10, 400):
-        line.commit(entry(id, body=b"x" * 500))
-    await line.commit()
+        await line.commit(entry(id, body=b"x" * 500))  # one by one: the pages of all tables are mixed
     await storage.close()
     damaged = bytearray(content(path))
     for page in range(40, len(damaged) // 4096):  # behind the schema

@@ -10,7 +10,7 @@ where that moves nothing, nothing else of the batch is written, and the group go
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any, Literal
 
@@ -19,7 +19,7 @@ import msgspec
 
 from perdure.backends.sqlite_errors import again, is_final, translated
 from perdure.backends.sqlite_locks import BUSY_MS, FIRST_MS, begin, wait_for_locks
-from perdure.backends.sqlite_rows import COMMIT, FENCE, STATEMENT, place
+from perdure.backends.sqlite_rows import COMMIT, FENCE, STATEMENT, Rows, place
 from perdure.errors import Fenced, PerdureError, StorageError, StorageRejected
 from perdure.records import Seq
 from perdure.storage import Batch, Claim
@@ -54,13 +54,31 @@ class Work(msgspec.Struct):
     counted: bool = True  #: it may have written
 
 
+def _stretches(works: Sequence[Work]) -> Iterator[Sequence[Work]]:
+    """Batches under one claim that follow one another pass its fence together; everything else stands alone."""
+    stretch: list[Work] = []
+    for work in works:
+        if stretch and not _follows(stretch[-1], work):
+            yield stretch
+            stretch = []
+        stretch.append(work)
+    if stretch:
+        yield stretch
+
+
+def _follows(before: Work, work: Work) -> bool:
+    if before.batch is None or work.batch is None:
+        return False
+    return work.claim == before.claim and work.batch.seq == before.batch.seq + 1
+
+
 class Groups:
     """Carries out works. `failure` is set once the file is in doubt; then nothing works any more."""
 
     def __init__(self, connection: apsw.Connection, path: str, blocked: Callable[[], str]) -> None:
         self.failure: StorageError | None = None
         self._connection = connection
-        self._execute: Callable[..., apsw.Cursor] = connection.cursor().execute
+        self._use(connection.cursor())
         self._path = path
         self._blocked = blocked
         #: Sessions by key. A session's number never changes.
@@ -87,29 +105,43 @@ class Groups:
             return [again(self.failure) for _ in works]
         try:
             begin(self._connection)
-            outcomes = [self._write(work) for work in works]
+            outcomes = [outcome for stretch in _stretches(works) for outcome in self._write(stretch)]
+            self._rows.write()
             self._execute("COMMIT")
         except Exception as error:
             return self._broken(works, error)
         return outcomes
 
-    def _write(self, work: Work) -> Outcome:
-        """Pass the fence and write the batch. The outcome, should the transaction commit."""
-        claim, batch = work.claim, work.batch
-        if claim is None or batch is None:
-            assert work.function is not None
-            return work.function(self._connection)
+    def _write(self, works: Sequence[Work]) -> list[Outcome]:
+        """Pass the fence and gather the rows of batches that follow one another, or run one function.
+        The outcomes, should the transaction commit.
+        """
+        first, last = works[0], works[-1]
+        claim = first.claim
+        if claim is None or first.batch is None or last.batch is None:
+            assert first.function is not None
+            self._rows.write()
+            return [first.function(self._connection)]
         session = self._sessions.get(claim.session) or self._number_of(claim.session)
-        execute, seq = self._execute, batch.seq
-        execute(FENCE, (seq, batch.next_id, session, claim.epoch, seq - 1))
+        before, seq = first.batch.seq - 1, last.batch.seq
+        self._execute(FENCE, (seq, last.batch.next_id, session, claim.epoch, before))
         if self._connection.changes() != 1:
-            return self._refusal(claim, seq, session)
-        at = place(session)
-        execute(COMMIT, (at | seq, batch.commit_id))
+            if len(works) == 1:
+                return [self._refusal(claim, seq, session)]
+            return [outcome for work in works for outcome in self._write([work])]
+        return [self._gather(place(session), work.batch) for work in works if work.batch is not None]
+
+    def _gather(self, at: int, batch: Batch) -> Seq:
+        add, seq = self._rows.add, batch.seq
+        add(COMMIT, (at | seq, batch.commit_id))
         for write in batch.writes:
             sql, row = STATEMENT[type(write)](at, seq, write)
-            execute(sql, row)
+            add(sql, row)
         return seq
+
+    def _use(self, cursor: apsw.Cursor) -> None:
+        self._execute: Callable[..., apsw.Cursor] = cursor.execute
+        self._rows = Rows(self._execute)
 
     def _broken(self, works: Sequence[Work], error: Exception) -> list[Outcome]:
         """The transaction is undone. Where one work is to blame, find it: the others are done again without it."""
@@ -150,7 +182,7 @@ class Groups:
                 self._connection.execute("ROLLBACK")
         except apsw.Error as worse:
             error = worse
-        self._execute = self._connection.cursor().execute  # the old one may stand in the middle of its rows
+        self._use(self._connection.cursor())  # the old one may stand in the middle of its rows
         self._sessions.clear()  # one that the transaction made is not there any more
         if isinstance(error, apsw.BusyError):
             return StorageRejected(

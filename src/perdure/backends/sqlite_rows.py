@@ -1,4 +1,4 @@
-"""What a write of the port is in SQL: pure functions from a write to a statement and its row.
+"""What a write of the port is in SQL: pure functions from a write to a statement and its row; and many rows at once.
 
 A row is known by `place(session) | id`: the session's number in the upper bits, the id within the session below.
 """
@@ -8,7 +8,9 @@ A row is known by `place(session) | id`: the session's number in the upper bits,
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
+from itertools import chain
 from typing import Any, cast
 
 import apsw
@@ -140,3 +142,61 @@ STATEMENT: dict[type, Callable[[int, int, Any], Statement]] = {
     Remove: _remove,
     RemoveEntries: _remove_entries,
 }
+
+
+#: In what order gathered rows are written. Within a table it is that of the writes; across tables it matters in that a
+#: base prunes the deltas before it, and that what is removed is not put again.
+ORDER = (COMMIT, CONVERSATION, ENTRY, TASK, SUBMISSION, DOCUMENT, DELTA, BASE, TAKE, *REMOVE.values())
+
+#: Rows of one statement, at most: more than one bind as many values as SQLite takes, and hardly faster.
+MOST = 32
+
+
+class Rows:
+    """The rows of a transaction, gathered and then written by few statements.
+
+    Each statement lets go of the interpreter's lock and has to wait for it again, for milliseconds where the loop is
+    busy: row by row, the thread that writes would get on only while the loop has nothing to do.
+    """
+
+    def __init__(self, execute: Callable[..., Any]) -> None:
+        self._execute = execute
+        self._gathered: dict[str, list[Row]] = {sql: [] for sql in ORDER}
+
+    def add(self, sql: str, row: Row) -> None:
+        """Write a row with those before it, or by `write` at the latest."""
+        gathered = self._gathered.get(sql)
+        if gathered is None:  # it may concern rows of before and of after it
+            self.write()
+            self._execute(sql, row)
+        else:
+            gathered.append(row)
+
+    def write(self) -> None:
+        """Write what is gathered. An error leaves it half written: the transaction is to be undone."""
+        for sql, rows in self._gathered.items():
+            if rows:
+                self._gathered[sql] = []
+                for part in _parts(rows):
+                    self._execute(_of_many(sql, len(part)), tuple(chain.from_iterable(part)))
+
+
+def _parts(rows: Sequence[Row]) -> Iterator[Sequence[Row]]:
+    """Of sizes that are powers of two, so that there are few statements to prepare."""
+    at = 0
+    while left := len(rows) - at:
+        size = min(MOST, 1 << (left.bit_length() - 1))
+        yield rows[at : at + size]
+        at += size
+
+
+@lru_cache(maxsize=len(ORDER) * MOST.bit_length())
+def _of_many(sql: str, count: int) -> str:
+    """The statement for so many rows."""
+    if count == 1:
+        return sql
+    if sql.startswith("DELETE"):
+        return sql.replace("= ?", f"IN ({', '.join('?' * count)})")
+    head, _, tail = sql.partition(" VALUES ")
+    row, closing, rest = tail.partition(")")
+    return f"{head} VALUES {', '.join([row + closing] * count)}{rest}"
