@@ -14,7 +14,7 @@ import pytest
 import perdure
 from perdure.backends.sqlite_backup import backup
 from perdure.backends.sqlite_check import check
-from perdure.errors import NotFound, StorageCorrupt, UsageError
+from perdure.errors import NotFound, StorageCorrupt, StorageFull, UsageError
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
@@ -214,3 +214,60 @@ async def test_what_is_no_store_is_said(tmp_path: Path) -> None:
         check(str(tmp_path / "missing.db"))
     with pytest.raises(UsageError, match="directory"):
         check(str(tmp_path))
+
+
+STRAYS = {
+    "a session that is gone": ("DELETE FROM session", "of a session that is not there"),
+    "a conversation that is gone": ("DELETE FROM conversation", "of a conversation that is not there"),
+    "an entry of nowhere": ("UPDATE entry SET conversation = conversation + 999", "of a conversation that is not"),
+    "a value of no document": ("INSERT INTO delta VALUES (999, 1, x'5b5d')", "of a document that is not there"),
+    "an item for nobody": ("INSERT INTO inbound VALUES (77, 'x', NULL, x'7b7d')", "1 rows of table inbound"),
+    "no rule of uniqueness": ("DROP INDEX submission_request", "its index submission_request is not there"),
+    "no rule of pruning": ("DROP TRIGGER base_prunes", "its trigger base_prunes is not there"),
+    "no table": ("DROP TABLE inbound", "its table inbound is not there"),
+    "a strange trigger": (
+        "CREATE TRIGGER strange AFTER INSERT ON entry BEGIN DELETE FROM task; END",
+        "a trigger strange, which is not perdure's",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", STRAYS)
+async def test_rows_that_belong_to_nothing_and_a_changed_schema_are_found(path: Path, name: str) -> None:
+    statement, what = STRAYS[name]
+    change(path, statement)
+    assert any(what in damage.what for damage in check(str(path)).damage)
+
+
+@pytest.mark.parametrize("pid", ["4194303999", "of this one"])
+async def test_a_backup_removes_what_a_killed_one_of_its_name_left(path: Path, pid: str) -> None:
+    beside = f".copy.db.{pid if pid.isdigit() else os.getpid()}.part"
+    mine = (".other.db.4194303999.part", ".copy.db.1.part", ".copy.db.x.part")
+    for name in (*mine, beside, f"{beside}-journal"):
+        (path.parent / name).write_text("left")
+    backup(str(path), str(path.parent / "copy.db"))
+    assert {each.name for each in path.parent.iterdir() if each.name.endswith(("part", "journal"))} == set(mine)
+
+
+async def test_a_disk_that_is_full_of_the_copy_is_named(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Full:
+        done = False
+
+        def __enter__(self) -> Full:
+            return self
+
+        def __exit__(self, *error: object) -> None:
+            pass
+
+        def step(self, pages: int) -> None:
+            raise apsw.FullError("full")
+
+    class Copy(apsw.Connection):
+        def backup(self, *arguments: Any, **named: Any) -> Any:
+            return Full()
+
+    monkeypatch.setattr(apsw, "Connection", Copy)
+    with pytest.raises(StorageFull, match=r"no space left while writing .*\.copy\.db\..*part"):
+        backup(str(path), str(path.parent / "copy.db"))
+    monkeypatch.undo()
+    assert [each.name for each in path.parent.iterdir() if "copy" in each.name] == []

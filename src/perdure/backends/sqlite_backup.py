@@ -10,6 +10,7 @@ The copy is one file of its own. Whoever opens it finds its sessions as after a 
 from __future__ import annotations
 
 import os
+import re
 from contextlib import suppress
 from pathlib import Path
 
@@ -40,6 +41,7 @@ def backup(path: str, target: str, tell: Tell = lambda what, done, total: None) 
     source, name = find(path), Path(os.path.abspath(target))
     if os.path.lexists(name):
         raise UsageError(f"{name} is there already: a backup replaces nothing; name a new file")
+    _remove_parts_of_the_dead(name)
     part = name.with_name(f".{name.name}.{os.getpid()}.part")
     try:
         os.close(os.open(part, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
@@ -56,10 +58,36 @@ def backup(path: str, target: str, tell: Tell = lambda what, done, total: None) 
             )
         _publish(part, name)
     finally:
-        for left in (part, *(Path(f"{part}{ending}") for ending in ("-wal", "-shm", "-journal"))):
-            with suppress(OSError):
-                os.unlink(left)
+        _remove(part)
     return BackedUp(path=str(name), checked=msgspec.structs.replace(checked, path=str(name)))
+
+
+def _remove(part: Path) -> None:
+    for left in (part, *(Path(f"{part}{ending}") for ending in ("-wal", "-shm", "-journal"))):
+        with suppress(OSError):
+            os.unlink(left)
+
+
+def _remove_parts_of_the_dead(name: Path) -> None:
+    """What killed backups to this name left is as large as the store, and hidden."""
+    form = re.compile(rf"\.{re.escape(name.name)}\.([0-9]{{1,10}})\.part")
+    try:
+        found = [form.fullmatch(each) for each in os.listdir(name.parent)]
+    except OSError:
+        return  # whoever makes the new part says why
+    for each in found:
+        if each is not None and not _runs(int(each[1])):
+            _remove(name.with_name(each[0]))
+
+
+def _runs(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except OSError:  # of somebody else
+        return True
+    return pid != os.getpid()  # the number of a dead one, used again
 
 
 def _copy(source: str, part: str, tell: Tell) -> None:
@@ -67,7 +95,10 @@ def _copy(source: str, part: str, tell: Tell) -> None:
     try:
         with reading(source, tell) as connection, copy.backup("main", connection, "main") as copying:
             while not copying.done:
-                copying.step(PAGES)
+                try:
+                    copying.step(PAGES)
+                except apsw.FullError as error:  # which is not said of what is read
+                    raise translated(error, part, doing="while writing") from error
                 tell("copying", copying.page_count - copying.remaining, copying.page_count)
         copy.pragma("journal_mode", "delete")  # one file: whoever opens it to write keeps a log again
     except apsw.Error as error:

@@ -17,6 +17,7 @@ import apsw
 import msgspec
 
 from perdure.backends.sqlite_check_records import Session, check_session
+from perdure.backends.sqlite_check_strays import schema_differences, strays
 from perdure.backends.sqlite_errors import opening_failed, translated
 from perdure.backends.sqlite_schema import connect_reader
 from perdure.errors import NotFound, UsageError
@@ -87,12 +88,19 @@ def _look(connection: apsw.Connection, found: _Found, tell: Tell, *, quick: bool
     found.damage += [Damage(session=None, what=what) for what in _file(connection, quick=quick)]
     if found.damage:
         return
+    differences = list(schema_differences(connection, found.schema))
+    found.damage += [Damage(session=None, what=what) for _, what in differences]
+    if any(kind == "table" for kind, _ in differences):
+        return
     sessions = [Session(*row) for row in connection.execute(SESSIONS)]
     found.sessions = len(sessions)
     total = sum(connection.execute(f'SELECT count(*) FROM "{table}"').get for table in _COUNTED)
     for session in () if quick else sessions:
         for what in check_session(connection, session, found.records, lambda done: tell("records", done, total)):
             found.damage.append(Damage(session=session.key, what=what))
+    if not quick:
+        keys = {session.number: session.key for session in sessions}
+        found.damage += [Damage(session=keys.get(number), what=what) for number, what in strays(connection)]
 
 
 SESSIONS = "SELECT id, key, epoch, head, next_id, open, owner FROM session ORDER BY id"
