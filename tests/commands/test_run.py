@@ -174,3 +174,13 @@ def test_a_listing_whose_reader_leaves_early_is_quiet(shop, args: tuple[str, ...
     done = subprocess.run(["bash", "-c", script], cwd=shop.path, capture_output=True, text=True, timeout=30)
     assert done.stderr == ""
     assert done.stdout == "141\n"
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="this system has no full device")
+@pytest.mark.parametrize("json", ["", "--json"])
+def test_an_answer_that_could_not_be_written_is_no_success(shop, json: str) -> None:
+    script = f"{' '.join(shop.argv('run'))} Hello {json} > /dev/full; echo $? >&2"
+    done = subprocess.run(["bash", "-c", script], cwd=shop.path, capture_output=True, text=True, timeout=30)
+    assert done.stderr.splitlines()[-1] == "1"
+    assert "standard output cannot be written (No space left on device)" in done.stderr.splitlines()[-2]
+    assert "Hello" in shop.perdure("show").stdout

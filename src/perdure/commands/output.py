@@ -11,6 +11,8 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import TextIO
 
+from perdure.errors import PerdureError
+
 
 class Output:
     """Standard output and error in the order in which they are used.
@@ -23,8 +25,9 @@ class Output:
         self._queue: queue.SimpleQueue[tuple[TextIO, str] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._write, name="perdure output", daemon=True)
         self._on_closed: Callable[[], None] | None = None
-        #: Nobody reads standard output any more. Set by the thread.
+        #: Standard output takes nothing any more: nobody reads it, or there is no space. Set by the thread.
         self.closed = False
+        self._lost: OSError | None = None
         self.for_person = self._stdout.isatty()
 
     def say(self, text: str) -> None:
@@ -51,6 +54,8 @@ class Output:
             self._thread.join()
         finally:
             sys.stdout = self._stdout
+        if self._lost is not None and error is None:
+            raise _told(self._lost)  # nobody may take what was lost for what was answered
 
     def _write(self) -> None:
         while (item := self._queue.get()) is not None:
@@ -60,11 +65,22 @@ class Output:
             try:
                 stream.write(text)
                 stream.flush()
-            except (OSError, ValueError):
+            except (OSError, ValueError) as error:
                 if stream is self._stdout:
                     self.closed = True
+                    self._lost = error if isinstance(error, OSError) else None
                     if self._on_closed is not None:
                         self._on_closed()
+
+
+def _told(error: OSError) -> Exception:
+    """A reader who left is no failure, and has an exit code of its own."""
+    if isinstance(error, BrokenPipeError):
+        return error
+    return PerdureError(
+        f"standard output cannot be written ({error.strerror}): what was answered until then is in the store, "
+        "perdure show has it"
+    )
 
 
 def _call(loop: asyncio.AbstractEventLoop, function: Callable[[], None]) -> None:
