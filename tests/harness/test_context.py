@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perdure.harness.context import INTERRUPTED, STOPPED, render, valid, wire_id
+from perdure.harness.context import INTERRUPTED, STOPPED, render, rendered, wire_id
+from perdure.harness.valid import valid
 from perdure.messages import (
     AssistantMessage,
     Image,
@@ -109,6 +110,29 @@ def test_any_transcript_renders_to_the_same_bytes_each_time(entries: list[Entry]
     again = msgspec.json.decode(msgspec.json.encode(entries), type=list[Entry])
 
     assert msgspec.json.encode(render(entries, model=model)) == msgspec.json.encode(render(again, model=model))
+
+
+@pytest.mark.slow
+@given(transcripts(), st.lists(st.integers(0, 8), max_size=3), MODELS)
+def test_a_transcript_that_grows_renders_as_if_it_were_rendered_at_once(
+    entries: list[Entry], sizes: list[int], model: str
+):
+    before = None
+    for size in [*sorted(sizes), len(entries)]:
+        before = rendered(entries[:size], model=model, before=before)
+
+        assert before.request() == render(entries[:size], model=model)
+
+
+def test_of_a_transcript_that_grows_only_the_new_is_rendered():
+    said = [entry(1, user("go")), entry(2, answer(call())), entry(3, result(call_key(2, 0)))]
+    first = rendered(said, model="demo")
+    more = [*said, entry(4, answer(call())), entry(5, result(call_key(4, 0)))]
+
+    second = rendered(more, model="demo", before=first)
+
+    assert all(now is before for now, before in zip(second.messages, first.messages, strict=False))
+    assert second.request() == render(more, model="demo")
 
 
 @pytest.mark.slow

@@ -25,7 +25,8 @@ from typing import Any
 
 import pytest
 
-from perdure.harness.context import render, valid
+from perdure.harness.context import render
+from perdure.harness.valid import valid
 from perdure.messages import (
     AssistantMessage,
     AssistantPart,

@@ -1,4 +1,4 @@
-"""From entries to what the model sees: a total pure function, and the rules its result keeps (K14).
+"""From entries to what the model sees: a total pure function (K14), whose result keeps the rules of `valid`.
 
 Transcripts are stored as things happened: results as they finished, answers that were stopped, calls without a result.
 Providers refuse most of that, and one refused message would end a conversation for good (I11 to I22).
@@ -11,6 +11,8 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import count, groupby
+
+import msgspec
 
 from perdure.messages import (
     AssistantMessage,
@@ -75,8 +77,55 @@ def render(entries: Sequence[Entry], *, model: str) -> tuple[Message, ...]:
     - Arguments that were no JSON object are sent as `{}`, names that no provider takes are cleaned, empty content
       becomes a note in brackets, neighbouring answers become one.
     """
+    return rendered(entries, model=model).request()
+
+
+class Rendered(msgspec.Struct, frozen=True, gc=False):
+    """What `render` made of a transcript, so that it need not begin anew when the transcript has grown."""
+
+    model: str
+    first: Entry | None
+    last: Entry | None
+    count: int  #: entries
+    messages: list[Message]
+    settled: bool  #: nothing that may follow changes what was made of it
+
+    def request(self) -> tuple[Message, ...]:
+        """The messages: the first one is the user's, and the last one is no answer."""
+        out = self.messages
+        beginning = () if out and isinstance(out[0], UserMessage) else (user(BEGINNING),)
+        end = (user(CONTINUE),) if not out or isinstance(out[-1], AssistantMessage) else ()
+        if not out:
+            return end
+        return (*beginning, *out, *end)
+
+    def begins(self, entries: Sequence[Entry], model: str) -> bool:
+        """Whether a transcript is this one and more. Entries are only ever added at its end, but for its first one."""
+        count = self.count
+        return (
+            self.settled
+            and 0 < count <= len(entries)
+            and entries[0] is self.first
+            and entries[count - 1] is self.last
+            and model == self.model
+        )
+
+
+def rendered(entries: Sequence[Entry], *, model: str, before: Rendered | None = None) -> Rendered:
+    """See `render`. With `before`, only what came after it is looked at, where that is possible."""
+    if before is not None and before.begins(entries, model):
+        more = _rendered(entries[before.count :], model)
+        touching = bool(more.messages) and all(
+            isinstance(message, AssistantMessage) for message in (before.messages[-1], more.messages[0])
+        )
+        if more.settled and not touching:
+            return Rendered(model, before.first, entries[-1], len(entries), before.messages + more.messages, True)
+    return _rendered(entries, model)
+
+
+def _rendered(entries: Sequence[Entry], model: str) -> Rendered:
     edited = _edited(entries)
-    results, answered = _results(entries, edited)
+    results, answered, stopped = _results(entries, edited)
     rendering = _Rendering(results, answered, model)
     out = rendering.messages
     for entry in entries:
@@ -91,11 +140,9 @@ def render(entries: Sequence[Entry], *, model: str) -> tuple[Message, ...]:
                 rendering.place(entry, message, indexes)
     if rendering.neighbours:
         out = list(_merged(out))
-    if not out or isinstance(out[-1], AssistantMessage):
-        out.append(user(CONTINUE))
-    if not isinstance(out[0], UserMessage):
-        out.insert(0, user(BEGINNING))
-    return tuple(out)
+    settled = bool(out) and not (edited or stopped or rendering.missing) and rendering.matched == len(results)
+    first, last = (entries[0], entries[-1]) if entries else (None, None)
+    return Rendered(model, first, last, len(entries), out, settled)
 
 
 # -- before rendering: edits, results, answered rounds ------------------------------------------
@@ -115,8 +162,10 @@ def _edited(entries: Iterable[Entry]) -> dict[int, tuple[Message, ...]]:
 
 def _results(
     entries: Iterable[Entry], edited: Mapping[int, tuple[Message, ...]]
-) -> tuple[dict[str, ToolMessage], dict[int, int]]:
-    """The result of each call by its key, and the last completed round of each run that matters."""
+) -> tuple[dict[str, ToolMessage], dict[int, int], bool]:
+    """The result of each call by its key, the last completed round of each run that matters, and whether an answer was
+    stopped.
+    """
     results: dict[str, ToolMessage] = {}
     stopped = False
     for entry in entries:
@@ -129,7 +178,7 @@ def _results(
         for gone in (message for entry in entries if entry.id in edited for message in entry.messages):
             if isinstance(gone, ToolMessage) and gone.call not in results:
                 results[gone.call] = ToolMessage(call=gone.call, name=gone.name, text=LEFT_OUT, error=gone.error)
-    return results, _answered(entries) if stopped else {}
+    return results, _answered(entries) if stopped else {}, stopped
 
 
 def _answered(entries: Iterable[Entry]) -> dict[int, int]:
@@ -173,13 +222,17 @@ def _indexes(original: Iterable[Message], shown: Iterable[Message]) -> Iterator[
 
 
 class _Rendering:
-    """`messages` is valid so far, but may begin or end with an answer; `neighbours`: two answers touch."""
+    """`messages` is valid so far, but may begin or end with an answer; `neighbours`: two answers touch; `missing`: a
+    call had no result; `matched`: how many results had a call.
+    """
 
-    __slots__ = ("answered", "messages", "model", "neighbours", "results")
+    __slots__ = ("answered", "matched", "messages", "missing", "model", "neighbours", "results")
 
     def __init__(self, results: Mapping[str, ToolMessage], answered: Mapping[int, int], model: str) -> None:
         self.messages: list[Message] = []
         self.neighbours = False
+        self.missing = False
+        self.matched = 0
         self.results = results
         self.answered = answered
         self.model = model
@@ -198,11 +251,15 @@ class _Rendering:
             elif isinstance(part, ToolCall):
                 key, id = _ids(entry.id, next(indexes))
                 result = self.results.get(key)
+                if result is None:
+                    self.missing = True
+                else:
+                    self.matched += 1
                 if result is not None or not stopped:
                     name = _wire_name(part.name)
                     parts.append(ToolCall(name=name, arguments=part.arguments or {}, provider_id=id))
                     replies.append(_clean_result(result, id, name))
-            elif part.complete and part.model == self.model and _thought(part):
+            elif part.complete and part.model == self.model and thought(part):
                 parts.append(part)
         if stopped and not replies:
             self._place_stopped(entry, message)
@@ -240,23 +297,24 @@ def _merged(messages: Iterable[Message]) -> Iterator[Message]:
 
 
 def _clean_user(message: UserMessage) -> UserMessage:
-    if message.parts and all(map(_filled, message.parts)):
+    if message.parts and all(map(filled, message.parts)):
         return message
-    parts = [_clean_part(part) for part in message.parts if isinstance(part, Image) or _filled(part)]
+    parts = [_clean_part(part) for part in message.parts if isinstance(part, Image) or filled(part)]
     return UserMessage(parts=tuple(parts) or (Text(text=EMPTY_INPUT),))
 
 
 def _clean_part(part: UserPart) -> UserPart:
-    return part if _filled(part) else Text(text=EMPTY_IMAGE)
+    return part if filled(part) else Text(text=EMPTY_IMAGE)
 
 
-def _filled(part: UserPart) -> bool:
+def filled(part: UserPart) -> bool:
+    """There is something in it."""
     if isinstance(part, Image):
         return bool(part.base64) and part.media_type.startswith("image/")
     return bool(part.text) and not part.text.isspace()
 
 
-def _thought(part: Thinking) -> bool:
+def thought(part: Thinking) -> bool:
     """A signature without text is how some models hide their reasoning; neither is nothing."""
     return bool(part.text) or part.signature is not None
 
@@ -276,97 +334,3 @@ def _wire_name(name: str) -> str:
     if TOOL_NAME.fullmatch(name):
         return name
     return _NOT_IN_NAME.sub("_", name)[:64] or "unnamed"
-
-
-# -- the rules ----------------------------------------------------------------------------------
-
-
-def valid(messages: Sequence[Message], *, model: str | None = None) -> list[str]:
-    """What a strict provider would refuse in the messages of a request, one sentence each; empty when it takes them.
-
-    With `model`, thinking that another model made is refused, too.
-    """
-    wrong: list[str] = []
-    if not messages:
-        return ["there is no message"]
-    if not isinstance(messages[0], UserMessage):
-        wrong.append("message 0: the first message is not the user's")
-    if isinstance(messages[-1], AssistantMessage):
-        wrong.append(f"message {len(messages) - 1}: the last message is an answer")
-    open_calls: list[ToolCall] = []  # of the answer above, without the results seen so far
-    seen: set[str] = set()  # ids of all calls so far
-    before: Message | None = None
-    for at, message in enumerate(messages):
-        if isinstance(message, ToolMessage):
-            wrong.extend(f"message {at}: {text}" for text in _wrong_result(message, open_calls, seen))
-        else:
-            wrong.extend(f"message {at}: call {call.provider_id!r} has no result before it" for call in open_calls)
-            open_calls = calls_of(message)
-            if isinstance(message, UserMessage):
-                wrong.extend(f"message {at}: {text}" for text in _wrong_user(message))
-            else:
-                if isinstance(before, AssistantMessage):
-                    wrong.append(f"message {at}: an answer follows an answer")
-                wrong.extend(f"message {at}: {text}" for text in _wrong_answer(message, seen, model))
-        before = message
-    wrong.extend(f"at the end: call {call.provider_id!r} has no result" for call in open_calls)
-    return wrong
-
-
-def _wrong_result(message: ToolMessage, open_calls: list[ToolCall], seen: set[str]) -> Iterator[str]:
-    """Takes the call that the result belongs to from `open_calls`."""
-    if not message.text or message.text.isspace():
-        yield f"the result of {message.call!r} is empty"
-    place = next((at for at, call in enumerate(open_calls) if call.provider_id == message.call), None)
-    if place is None:
-        if message.call in seen:
-            yield f"a second or late result for call {message.call!r}"
-        else:
-            yield f"a result for {message.call!r}, which nobody called"
-        return
-    if place != 0:
-        yield f"the result of {message.call!r} comes before that of {open_calls[0].provider_id!r}"
-    call = open_calls.pop(place)
-    if call.name != message.name:
-        yield f"the result of {message.call!r} names {message.name!r}, the call {call.name!r}"
-
-
-def _wrong_user(message: UserMessage) -> Iterator[str]:
-    if not message.parts:
-        yield "a user message without content"
-    for part in message.parts:
-        if not _filled(part):
-            yield "an empty picture" if isinstance(part, Image) else "an empty text"
-
-
-def _wrong_answer(message: AssistantMessage, seen: set[str], model: str | None) -> Iterator[str]:
-    """Adds the ids of the calls to `seen`."""
-    if message.stop in STOPPED:
-        yield f"an answer that never finished ({message.stop})"
-    if not any(isinstance(part, Text | ToolCall) for part in message.parts):
-        yield "an answer without content"
-    for part in message.parts:
-        if isinstance(part, ToolCall):
-            yield from _wrong_call(part, seen)
-        elif isinstance(part, Thinking):
-            if not part.complete:
-                yield f"incomplete thinking of {part.model!r}"
-            if model is not None and part.model != model:
-                yield f"thinking of {part.model!r}, which {model!r} did not make"
-            if not _thought(part):
-                yield "empty thinking"
-        elif not part.text or part.text.isspace():
-            yield "an empty text"
-
-
-def _wrong_call(call: ToolCall, seen: set[str]) -> Iterator[str]:
-    if not TOOL_NAME.fullmatch(call.name):
-        yield f"the tool name {call.name!r} is not made of 1 to 64 letters, digits, '_' and '-'"
-    if call.arguments is None or call.raw is not None:
-        yield f"the arguments of call {call.provider_id!r} are no JSON object"
-    if not call.provider_id:
-        yield f"a call of {call.name!r} without an id"
-    elif call.provider_id in seen:
-        yield f"call id {call.provider_id!r} is used twice"
-    else:
-        seen.add(call.provider_id)

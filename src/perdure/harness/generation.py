@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 from perdure.errors import ModelError, PerdureError
 from perdure.harness.answer import stopped
-from perdure.harness.context import render
 from perdure.harness.gate import MOST_TOLD, Passed, Refused, judge
 from perdure.harness.installed import Installed
 from perdure.harness.output import clip
@@ -149,7 +148,7 @@ class GenerationTask(TaskDefinition, reserved=True):
         entries = await self.harness.transcript(invocation.conversation, EntryId(pin["cutoff"]))
         return Request(
             model=model.name,
-            messages=render(entries, model=model.name),
+            messages=self.harness.renderings.request(invocation.conversation, entries, model.name),
             system=installed.system,
             tools=installed.specs(installed.offered(pin["tools"])),
             options={"attempt": pin["attempt"]},
@@ -174,6 +173,7 @@ class GenerationTask(TaskDefinition, reserved=True):
         add_request(await tx.doc(USAGE, run.conversation), pin["model"], usage)
         calls = calls_of(message)
         if not calls:
+            self.harness.renderings.forget(run.conversation)
             settle_answered(tx, run.id, entry.id)
             await place_due(self.harness, tx, run.conversation, "final", None)
             tx.complete({"answer": entry.id})

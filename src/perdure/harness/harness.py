@@ -15,6 +15,7 @@ from perdure.harness.job import JobTask
 from perdure.harness.limits import Watch
 from perdure.harness.progress import INTERVAL, Progress
 from perdure.harness.registry import Registry, Tool
+from perdure.harness.renderings import Renderings
 from perdure.harness.retry import RetryPolicy
 from perdure.harness.stored import AGENT, LIVE
 from perdure.harness.tool import ToolTask
@@ -90,6 +91,7 @@ class Harness:
         self._schema = schema
         #: What new work takes; replaced as a whole.
         self.installed = Installed(registry, schema, defaults.instructions)
+        self.renderings = Renderings()
         self.watch = Watch(line.clock)
         self.progress = Progress(line.clock, defaults.progress_interval)
         self.generation = GenerationTask(self)

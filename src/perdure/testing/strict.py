@@ -8,7 +8,8 @@ from collections.abc import AsyncIterator, Iterable, Iterator
 import msgspec
 
 from perdure.errors import ModelError
-from perdure.harness.context import STOPPED, TOOL_NAME, valid
+from perdure.harness.context import STOPPED, TOOL_NAME
+from perdure.harness.valid import valid
 from perdure.messages import AssistantMessage, ToolMessage, call_key, calls_of
 from perdure.model import Model, ModelEvent, Request
 from perdure.records import Entry

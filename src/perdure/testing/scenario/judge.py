@@ -6,8 +6,9 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from perdure.harness.context import render, valid
+from perdure.harness.context import render
 from perdure.harness.stored import TOOL
+from perdure.harness.valid import valid
 from perdure.messages import ToolMessage
 from perdure.records import (
     Completed,

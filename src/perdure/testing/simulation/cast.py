@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from perdure.clock import Clock
 from perdure.errors import ModelError
 from perdure.harness.call import Call
-from perdure.harness.context import valid
 from perdure.harness.registry import Extension, Registry, Tool, tool
+from perdure.harness.valid import valid
 from perdure.messages import AssistantMessage, UserMessage, calls_of, text_of
 from perdure.model import CallDelta, CallStart, Finished, Heartbeat, ModelEvent, Request, TextDelta, Usage
 from perdure.schema import Described

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from perdure.harness.context import render, valid
+from perdure.harness.context import render
 from perdure.harness.runs import run_of
 from perdure.harness.stored import GENERATION, LIVE
+from perdure.harness.valid import valid
 from perdure.records import (
     Completing,
     Outside,
