@@ -237,6 +237,19 @@ async def test_no_more_run_than_the_setting_says(world: Any, sandbox: Commands):
     await world.running(chat.jobs.start("x"))
 
 
+async def test_those_of_a_process_that_died_do_not_count_as_running(world: Any, sandbox: Commands):
+    chat = await opened(world, sandbox, settings=Settings(max_jobs=2))
+    for _ in range(2):
+        await world.running(chat.jobs.start("x"))
+
+    chat = await (await world.restart()).conversation("a")
+    three, four = [await world.running(chat.jobs.start("x")) for _ in range(2)]
+
+    assert [job.state for job in await chat.jobs.list()] == ["interrupted", "interrupted", "running", "running"]
+    with pytest.raises(SandboxError, match=f"stop one of {three.id}, {four.id}"):
+        await world.running(chat.jobs.start("x"))
+
+
 async def test_time_and_output_are_limited_by_settings(world: Any, sandbox: Commands):
     chat = await opened(world, sandbox, settings=Settings(job_seconds=100, job_bytes=8192))
 

@@ -100,6 +100,8 @@ class JobTask(TaskDefinition, reserved=True):
         self._harness = harness
         #: Commands that run or ran in this process: their output can be read until the sandbox is closed.
         self.commands: dict[TaskId, Background] = {}
+        #: Jobs of this process whose command is about to be there.
+        self.beginning: set[TaskId] = set()
 
     @property
     def harness(self) -> Harness:

@@ -11,7 +11,7 @@ import msgspec
 from perdure.errors import NotFound, SandboxError
 from perdure.harness.job import JOB, JOBS, MOST_COMMAND, STOPPED_BY_CALL, Job, jobs_in
 from perdure.harness.output import clip
-from perdure.records import ConversationId, TaskId
+from perdure.records import ConversationId, Held, TaskId
 from perdure.sandbox import Background
 from perdure.session.line import Commit
 from perdure.session.reading import snapshot
@@ -58,6 +58,7 @@ class Jobs:
         if seconds is not None and not seconds > 0:
             raise SandboxError(f"a job's time limit is more than 0 seconds, not {seconds!r}")
         isolation = await harness.sandbox.isolation()
+        await self._those_of_the_dead_settled()
         async with self._commit() as tx:
             settings = await harness.settings(tx, self._conversation)
             running = [task.id for task in tx.candidate.scope(self._conversation) if task.kind == JOB]
@@ -81,14 +82,38 @@ class Jobs:
                 "state": "starting",
                 "at": tx.now,
             }
-        commands = harness.job_task.commands
+        commands, beginning = harness.job_task.commands, harness.job_task.beginning
         published = harness.line.memory
-        await harness.scheduler.until(lambda: task.id in commands or task.id not in published.published.tasks)
+        beginning.add(task.id)
+        try:
+            await harness.scheduler.until(lambda: task.id in commands or task.id not in published.published.tasks)
+        finally:
+            beginning.discard(task.id)
         if task.id in commands:
             await self._while(commands[task.id], GLANCE)
         if task.id in commands and commands[task.id].exit is not None:
             await harness.scheduler.until(lambda: task.id not in published.published.tasks, about=task.id)
         return await self.find(task.id)
+
+    async def _those_of_the_dead_settled(self) -> None:
+        """Jobs of a process that died count as running until they are settled, which only a scheduler that runs does.
+
+        A new one is not to be refused for their sake.
+        """
+        job_task, memory = self._harness.job_task, self._harness.line.memory
+
+        def settled() -> bool:
+            return not any(
+                task.kind == JOB
+                and task.conversation == self._conversation
+                and task.id not in job_task.commands
+                and task.id not in job_task.beginning
+                and not isinstance(task.state, Held)
+                for task in memory.published.tasks.values()
+            )
+
+        if not settled():
+            await self._harness.scheduler.until(settled)
 
     async def list(self) -> list[Job]:
         """Those that run, and the newest that ended, oldest first."""
