@@ -55,7 +55,7 @@ class Child:
         try:
             self._handle = os.pidfd_open(self.pid)
         except (OSError, AttributeError):  # an old kernel, or another one
-            threads.start(self._process.wait, "wait").add_done_callback(lambda _: settle(self.exited))
+            threads.start(self._process.wait, "wait", or_here=False).add_done_callback(lambda _: settle(self.exited))
         else:
             self._loop.add_reader(self._handle, self._ended)
 

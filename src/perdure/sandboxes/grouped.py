@@ -54,7 +54,12 @@ class Grouped:
             self.brood.terminate()
             self.brood.wait_gone(given_up)
 
-        gone = threads.start(terminate, "terminate")
+        try:
+            gone = threads.start(terminate, "terminate", or_here=False)
+        except RuntimeError:  # the command has all the processes that this user may have
+            self.brood.terminate()
+            await within(self._clock, grace, self.child.exited)
+            return
         try:
             await within(self._clock, grace, gone, self.child.exited, all_of_them=True)
         finally:

@@ -13,12 +13,21 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 
-def start(function: Callable[[], T], name: str) -> asyncio.Future[T]:
-    """Run it in a thread of its own. Cancelling the future leaves the thread running: nothing can stop it."""
+def start(function: Callable[[], T], name: str, *, or_here: bool = True) -> asyncio.Future[T]:
+    """Run it in a thread of its own. Cancelling the future leaves the thread running: nothing can stop it.
+
+    A command may have used up all the processes that this user may have. Then it is run here, where it holds the loop:
+    what ends such a command needs no thread. `or_here=False` is for what waits, and raises RuntimeError instead.
+    """
     loop = asyncio.get_running_loop()
     future: asyncio.Future[T] = loop.create_future()
-
-    threading.Thread(target=_run, args=(function, future, loop), name=f"perdure-{name}", daemon=True).start()
+    thread = threading.Thread(target=_run, args=(function, future, loop), name=f"perdure-{name}", daemon=True)
+    try:
+        thread.start()
+    except RuntimeError:
+        if not or_here:
+            raise
+        _run(function, future, loop)
     return future
 
 
@@ -110,11 +119,15 @@ class Worker:
 
     def _put(self, item: Callable[[], None]) -> None:
         if self._thread is None:
-            self._queue = queue.SimpleQueue()
-            self._thread = threading.Thread(
-                target=_work, args=(self._queue,), name=f"perdure-{self._name}", daemon=True
-            )
-            self._thread.start()
+            items: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+            thread = threading.Thread(target=_work, args=(items,), name=f"perdure-{self._name}", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError:  # as in `start`; without a thread, nothing waits before it
+                with contextlib.suppress(Exception):
+                    item()
+                return
+            self._queue, self._thread = items, thread
         self._queue.put(item)
 
 
