@@ -82,18 +82,23 @@ class Jobs:
                 "state": "starting",
                 "at": tx.now,
             }
+        await self._begun(task.id)
+        return await self.find(task.id)
+
+    async def _begun(self, id: TaskId) -> None:
+        """Until it runs, and a moment longer: what fails at once is told at once."""
+        harness = self._harness
         commands, beginning = harness.job_task.commands, harness.job_task.beginning
         published = harness.line.memory
-        beginning.add(task.id)
+        beginning.add(id)
         try:
-            await harness.scheduler.until(lambda: task.id in commands or task.id not in published.published.tasks)
+            await harness.scheduler.until(lambda: id in commands or id not in published.published.tasks)
         finally:
-            beginning.discard(task.id)
-        if task.id in commands:
-            await self._while(commands[task.id], GLANCE)
-        if task.id in commands and commands[task.id].exit is not None:
-            await harness.scheduler.until(lambda: task.id not in published.published.tasks, about=task.id)
-        return await self.find(task.id)
+            beginning.discard(id)
+        if id in commands:
+            await self._while(commands[id], GLANCE)
+        if id in commands and commands[id].exit is not None:
+            await harness.scheduler.until(lambda: id not in published.published.tasks, about=id)
 
     async def _those_of_the_dead_settled(self) -> None:
         """Jobs of a process that died count as running until they are settled, which only a scheduler that runs does.
