@@ -202,8 +202,9 @@ def is_reexport(node: ast.stmt) -> bool:
 
 def is_lazy_reexport(node: ast.stmt) -> bool:
     """Imports for type checkers, of names that are loaded when they are used."""
-    lazy = isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING" and not node.orelse
-    return lazy and all(map(is_reexport, node.body))
+    if not isinstance(node, ast.If) or ast.unparse(node.test) != "TYPE_CHECKING" or node.orelse:
+        return False
+    return all(map(is_reexport, node.body))
 
 
 def test_an_init_is_a_docstring_and_re_exports() -> None:

@@ -386,7 +386,8 @@ NAMELESS = {
 
 
 async def test_a_call_whose_name_never_came_is_a_failure_and_not_left_out(wire):
-    name = {"openai": "responses", "openai-chat": "chat"}.get(vendor := wire.vendor.name.partition(":")[0], vendor)
+    vendor = str(wire.vendor.name).partition(":")[0]
+    name = {"openai": "responses", "openai-chat": "chat"}.get(vendor, vendor)
     model = await wire.serve([reply(200, NAMELESS[name])])
 
     error = await wire.failure(model, wire.request(tools=(LOOKUP,)))
