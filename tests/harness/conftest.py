@@ -171,7 +171,7 @@ async def _world(url: str) -> AsyncIterator[World]:
         await world.running(closing, step=1.0)
 
 
-@pytest.fixture(params=["memory", "sqlite"])
+@pytest.fixture(params=["memory", pytest.param("sqlite", marks=pytest.mark.slow)])
 async def world(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[World]:
     """On every backend. Threads write to SQLite: wait with `until`, not with `settle`."""
     async for one in _world("memory:" if request.param == "memory" else str(tmp_path / "store.db")):

@@ -35,6 +35,7 @@ class TestSqlite(SqliteContract):
         await storage.close()
 
 
+@pytest.mark.slow
 class TestSqliteReopened(SqliteContract):
     reopens = True
     durability = "process"
