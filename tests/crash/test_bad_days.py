@@ -36,7 +36,10 @@ NOBODY = 65534
 #: Opens a store as a user who may not write there, and says what came of it.
 OPENS = """
 import asyncio, os, sys
-import perdure, perdure.backends.sqlite  # all that its user may not even read
+import perdure, perdure.backends.sqlite
+
+for name in perdure.__all__:  # a name is loaded when it is used, and its user may not even read where it comes from
+    getattr(perdure, name)
 
 async def main():
     for mode in ("own", "read"):
