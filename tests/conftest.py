@@ -129,7 +129,7 @@ class Kernel:
         await self.until(condition)
 
 
-@pytest.fixture(params=["memory", "sqlite"])
+@pytest.fixture(params=["memory", pytest.param("sqlite", marks=pytest.mark.slow)])
 async def kernel(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Kernel]:
     """On every backend."""
     one = Kernel("memory:" if request.param == "memory" else str(tmp_path / "store.db"))
