@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
+from perdure.errors import UsageError
 from perdure.harness.answer import MOST_CALLS, Answer
-from perdure.harness.registry import tool
+from perdure.harness.registry import Extension, Registry, tool
 from perdure.harness.retry import RetryPolicy
 from perdure.messages import Thinking, calls_of
 from perdure.model import CallDelta, CallStart, Finished, TextDelta, ThinkingDelta, Usage
@@ -171,3 +172,11 @@ def test_thinking_that_the_limit_cut_is_not_complete():
         (part,) = answer.message().parts
         assert isinstance(part, Thinking)
         assert part.complete is complete
+
+
+def test_a_function_that_is_no_tool_is_named_with_the_remedy():
+    def look(city: str) -> str:
+        return city
+
+    with pytest.raises(UsageError, match=r"look is no tool: put @perdure\.tool above it"):
+        Registry([Extension(name="x", tools=[look])])  # type: ignore[list-item]

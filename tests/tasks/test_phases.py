@@ -314,6 +314,19 @@ async def test_a_task_belongs_to_the_conversation_of_its_commit_unless_another_o
 
 
 @pytest.mark.invariant("T-5")
+async def test_what_is_neither_task_nor_conversation_owns_no_work_and_is_named(kernel: Any):
+    class Call:
+        id = "29.0"
+
+    definition = task_of(lambda invocation: None)
+    session = await kernel.open(definition)
+    chat = await session.conversation("a")
+
+    with pytest.raises(UsageError, match=r"a Call \(id '29\.0'\) owns no tasks: name a task"):
+        async with chat.commit() as tx:
+            tx.create_task(definition, owner=Call())
+
+
 async def test_no_work_is_made_under_an_owner_that_ends_or_has_no_code(kernel: Any):
     class Leaf(TaskDefinition):
         kind = "test.leaf"

@@ -178,7 +178,10 @@ def _extension(value: Any) -> Extension:
     )
 
 
-def _callable_name(tool: Tool) -> str:
+def _callable_name(tool: Any) -> str:
+    if not isinstance(tool, Tool):
+        name = getattr(tool, "__name__", repr(tool))
+        raise UsageError(f"{name} is no tool: put @perdure.tool above it, or tools=[perdure.tool({name})]")
     if not TOOL_NAME.fullmatch(tool.name):
         raise UsageError(
             f"tool {tool.name!r}: no model can call a name that is not 1 to 64 of A-Za-z0-9_-: give it one with name="

@@ -139,6 +139,9 @@ class TaskTransaction(Transaction):
     def _task_owner(self, owner: Owner | None) -> tuple[ConversationId, TaskId | None]:
         if owner is None and self.task_id is not None:
             return self.check_owner(self.task_id).conversation, self.task_id
+        if owner is not None and type(owner.id) is not int:
+            kind = type(owner).__name__
+            raise UsageError(f"a {kind} (id {owner.id!r}) owns no tasks: name a task, an invocation or a conversation")
         if owner is None or not self._is_task(owner):
             conversation = self._conversation(None) if owner is None else ConversationId(owner.id)
             known = self.candidate.conversation(conversation)
