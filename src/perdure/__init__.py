@@ -40,7 +40,22 @@ if TYPE_CHECKING:  # a name is loaded when it is first used: `perdure --help` ne
     from perdure.harness.call import Call as ToolCall
     from perdure.harness.conversation import ConversationHandle as Conversation
     from perdure.harness.harness import RequestLimits, Settings
-    from perdure.harness.registry import Block, CallToJudge, Extension, Registry, Rewrite, Tool, section, tool
+    from perdure.harness.hooks import (
+        AnswerReceived,
+        Block,
+        CallReturned,
+        CallToJudge,
+        CompactionToDo,
+        PromptScope,
+        Refuse,
+        Replace,
+        RequestToSend,
+        ResultOfRound,
+        Rewrite,
+        RoundDone,
+        Summary,
+    )
+    from perdure.harness.registry import Extension, Registry, Section, Tool, ToolResult, section, tool
     from perdure.harness.retry import RetryPolicy
     from perdure.harness.submissions import Answered, NotAnswered
     from perdure.harness.submissions import SubmissionHandle as Submission
@@ -52,9 +67,12 @@ if TYPE_CHECKING:  # a name is loaded when it is first used: `perdure --help` ne
 
 __all__ = [
     "AlreadyAnswered",
+    "AnswerReceived",
     "Answered",
     "Block",
+    "CallReturned",
     "CallToJudge",
+    "CompactionToDo",
     "Conversation",
     "ConversationBusy",
     "Extension",
@@ -69,21 +87,30 @@ __all__ = [
     "NotTaken",
     "OwnerGone",
     "PerdureError",
+    "PromptScope",
     "ReadSession",
+    "Refuse",
     "Registry",
+    "Replace",
     "RequestConflict",
     "RequestLimits",
+    "RequestToSend",
+    "ResultOfRound",
     "RetryPolicy",
     "Rewrite",
+    "RoundDone",
+    "Section",
     "Session",
     "SessionOwned",
     "Settings",
     "StorageError",
     "Store",
     "Submission",
+    "Summary",
     "Task",
     "Tool",
     "ToolCall",
+    "ToolResult",
     "UsageError",
     "document",
     "entry_kind",

@@ -12,7 +12,8 @@ import pytest
 import perdure
 from perdure.backends.memory import MemoryStorage
 from perdure.errors import InvalidValue
-from perdure.harness.registry import Block, Extension, Registry, tool
+from perdure.harness.hooks import Block
+from perdure.harness.registry import Extension, Registry, tool
 from perdure.messages import Image, Text, UserMessage, calls_of, text_of
 from perdure.sandboxes.local import LocalSandbox
 from perdure.session.documents import document

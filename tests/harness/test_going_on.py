@@ -12,7 +12,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from perdure.harness.registry import Block, Extension, Registry, tool
+from perdure.harness.hooks import Block
+from perdure.harness.registry import Extension, Registry, tool
 from perdure.messages import AssistantMessage, Thinking, ToolMessage, UserMessage, calls_of, text_of
 from perdure.testing.scripted import ScriptedModel, answer, by_prompt, call, cut, fail, hang, say, think
 from perdure.testing.strict import StrictModel

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from perdure.harness.registry import Block, Extension, Registry, Rewrite, tool
+from perdure.harness.hooks import Block, Rewrite
+from perdure.harness.registry import Extension, Registry, tool
 from perdure.testing.scripted import by_prompt, call, say
 
 pytestmark = pytest.mark.anyio

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from perdure.harness.harness import Settings
-from perdure.harness.registry import Block, Extension, Registry, tool
+from perdure.harness.hooks import Block
+from perdure.harness.registry import Extension, Registry, tool
 from perdure.messages import ToolMessage, call_key, calls_of
 from perdure.storage import Batch, Claim
 from perdure.testing.faults import Relay

@@ -9,6 +9,7 @@ from perdure.errors import ModelError, PerdureError
 from perdure.harness.answer import stopped
 from perdure.harness.gate import MOST_TOLD, Passed, Refused, judge
 from perdure.harness.installed import Installed
+from perdure.harness.loadout import in_use, pinned, uses_of
 from perdure.harness.output import clip
 from perdure.harness.registry import Tool
 from perdure.harness.retry import wait_before_retry
@@ -74,19 +75,22 @@ class GenerationTask(TaskDefinition, reserved=True):
             await place_due(harness, tx, conversation, "round", run)
         live = await tx.doc(LIVE, run)
         _show(live, round=round, attempt=1)
+        uses = await in_use(harness, tx, conversation, settings)
+        loadout = harness.installed.loadout(uses)
         own = [entry.id for entry in tx.entries if entry.conversation == conversation]
         entries = [] if own else (await tx.transcript(conversation)).entries
         cutoff = own[-1] if own else max(entries[0].id, entries[-1].id) if entries else 0
         tx.next(
             self.request,
             model=settings.model,
-            tools=harness.installed.offered(settings.tools),
+            tools=loadout.offered(settings, harness.installed.tools),
             sequential=settings.sequential,
             cutoff=cutoff,
             round=round,
             refused=refused,
             attempt=1,
             began=tx.now,
+            **pinned(uses),
         )
 
     async def _fill_in(self, tx: InvocationTransaction, run: TaskId) -> None:
@@ -202,6 +206,8 @@ class GenerationTask(TaskDefinition, reserved=True):
         conversation = tx.invocation.conversation
         tasks: list[Task] = []
         elder: Task | None = None
+        uses = uses_of(pin)
+        gated = bool(installed.loadout(uses).hooks("before_tool"))
         for index, (call, verdict) in enumerate(zip(calls, verdicts, strict=True)):
             key = call_key(entry, index)
             if isinstance(verdict, Refused):
@@ -212,8 +218,13 @@ class GenerationTask(TaskDefinition, reserved=True):
                 continue
             tool = installed.tools[call.name]
             sequential = tool.sequential or pin.get("sequential", False)
-            data = {"arguments": verdict.arguments, "replay": tool.replay, "isolation": isolation}
-            task = self._start_call(tx, key, tool, data, installed, elder if sequential else None)
+            data = {
+                "arguments": verdict.arguments,
+                "replay": tool.replay,
+                "isolation": isolation,
+                **pinned(uses_of(pin)),
+            }
+            task = self._start_call(tx, key, tool, data, gated, elder if sequential else None)
             elder = task if sequential else elder
             live["tools"][str(task.id)] = {"name": call.name, "call": key, "output": ""}
             tasks.append(task)
@@ -225,13 +236,13 @@ class GenerationTask(TaskDefinition, reserved=True):
         key: str,
         tool: Tool,
         data: dict[str, Any],
-        installed: Installed,
+        gated: bool,
         after: Task | None,
     ) -> Task:
         """Without hooks the intent is committed here; with hooks the call starts at its gate."""
         harness = self.harness
         input = {"call": key, "name": tool.name}
-        if installed.registry.before_tool:
+        if gated:
             return tx.create_task(harness.tool_task, input, owner=tx.invocation, phase="gate", data=data, after=after)
         return tx.create_task(
             harness.tool_task, input, owner=tx.invocation, phase="execute", data=data, intent=tool.replay, after=after

@@ -47,7 +47,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """How a conversation runs. A conversation's own settings lie over the session's."""
 
     model: str | None = None
-    tools: tuple[str, ...] | None = None  #: None offers everything that is installed
+    tools: tuple[str, ...] | None = None  #: None offers all that the extensions in use bring
+    added_tools: tuple[str, ...] = ()  #: offered besides; tools add to them (`ToolResult.add_tools`)
+    extensions: tuple[str, ...] | None = None  #: those in use; None uses all that are on by default
+    subtree: tuple[str, ...] = ()  #: whose hooks apply also in every conversation that tasks of this one own
+    instructions: str | None = None  #: the first section of the system prompt; None takes the session's
+    directory: str | None = None  #: where tools work, relative to the session's directory; None is that one
     sequential: bool = False  #: the calls of a round run one after another
     steering: Literal["one", "all"] = "one"
     follow_up: Literal["one", "all"] = "one"

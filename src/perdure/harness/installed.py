@@ -8,9 +8,13 @@ from typing import Any
 
 import msgspec
 
+from perdure.harness.loadout import Loadout, Uses
 from perdure.harness.registry import Registry, Tool
 from perdure.model import ToolSpec
 from perdure.schema import Described, Schema
+
+#: Selections that are kept: a session has few different ones.
+MOST_LOADOUTS = 256
 
 
 class ReadyTool(msgspec.Struct, frozen=True, eq=False):
@@ -30,14 +34,26 @@ class Installed:
         self.registry = registry
         self.tools = registry.tools
         #: The system prompt: the session's instructions, then the sections in order.
-        self.system = "\n\n".join(filter(None, [instructions, *(section.text for section in registry.sections)]))
+        texts = (part.text for part in registry.sections.values() if isinstance(part.text, str))
+        self.system = "\n\n".join(filter(None, [instructions, *texts]))
         self._schema = schema
+        #: A cache, by selection.
+        self._loadouts: dict[Uses, Loadout] = {}
         self._ready: dict[str, ReadyTool] = {}
         self._specs: dict[tuple[str, ...], tuple[ToolSpec, ...]] = {}
 
     def offered(self, names: Sequence[str] | None) -> list[str]:
         """The tools to offer: the named ones, or all. A name without code is skipped (H31)."""
         return list(self.tools) if names is None else [name for name in dict.fromkeys(names) if name in self.tools]
+
+    def loadout(self, uses: Uses) -> Loadout:
+        """What a conversation with this selection uses."""
+        found = self._loadouts.get(uses)
+        if found is None:
+            if len(self._loadouts) >= MOST_LOADOUTS:
+                self._loadouts.clear()
+            found = self._loadouts[uses] = Loadout(self.registry, uses)
+        return found
 
     def ready(self, name: str) -> ReadyTool:
         """A tool by name. Raises NotFound, and UsageError for a function that JSON cannot call."""

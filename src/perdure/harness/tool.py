@@ -12,9 +12,11 @@ import msgspec
 from perdure.errors import InvalidValue, PerdureError, Revoked, SandboxError
 from perdure.harness.call import Call
 from perdure.harness.gate import MOST_TOLD
+from perdure.harness.hooks import Block, CallToJudge, Rewrite
 from perdure.harness.installed import Installed, ReadyTool
+from perdure.harness.loadout import Hook, uses_of
 from perdure.harness.output import clip
-from perdure.harness.registry import BeforeTool, Block, CallToJudge, Rewrite, Tool
+from perdure.harness.registry import Tool
 from perdure.harness.stored import LIVE, TOOL, TOOL_RESULT, USAGE
 from perdure.harness.supervision import Broke, CancelledWithin, Supervised, TimeUp
 from perdure.harness.threads import in_thread
@@ -63,7 +65,7 @@ class ToolTask(TaskDefinition, reserved=True):
         if tool is None:
             await self._finish(invocation, _gone(name), None)
             return
-        for hook in installed.registry.before_tool:
+        for hook in installed.loadout(uses_of(rest)).hooks("before_tool"):
             verdict = await self._judged(hook, invocation, name, arguments)
             if isinstance(verdict, Block):
                 await self._finish(invocation, Result(text=clip(verdict.reason, MOST_TOLD), error="blocked"), None)
@@ -74,13 +76,15 @@ class ToolTask(TaskDefinition, reserved=True):
             tx.next(self.execute, intent=tool.replay, **{**rest, "arguments": arguments, "replay": tool.replay})
 
     async def _judged(
-        self, hook: BeforeTool, invocation: Invocation, name: str, arguments: dict[str, Any]
+        self, hook: Hook, invocation: Invocation, name: str, arguments: dict[str, Any]
     ) -> Block | Rewrite | None:
         """What a hook says. One that fails, or says what is no answer, must not let the call through (H24)."""
         own = cast("dict[str, Any]", clean(arguments))  # a copy: a hook may change what it is given
         seen = CallToJudge(conversation=invocation.conversation, name=name, arguments=own)
         try:
-            verdict: object = await Supervised(self.harness.watch, _answer_of(hook, seen)).result()
+            verdict: object = await Supervised(
+                self.harness.watch, _answer_of(hook, seen), seconds=hook.seconds
+            ).result()
             if isinstance(verdict, Rewrite):
                 rewritten: object = clean(verdict.arguments)
                 if not isinstance(rewritten, dict):
@@ -298,8 +302,8 @@ async def _call(line: Line, ready: ReadyTool, call: Call, arguments: dict[str, A
     return value
 
 
-async def _answer_of(hook: BeforeTool, seen: CallToJudge) -> object:
-    value: object = hook(seen)
+async def _answer_of(hook: Hook, seen: CallToJudge) -> object:
+    value: object = hook.function(seen)
     return await value if inspect.isawaitable(value) else value
 
 
