@@ -32,7 +32,7 @@ def files() -> Iterator[Path]:
         folders[:] = sorted(
             name for name in folders if name not in MADE and (not name.startswith(".") or name == ".ci")
         )
-        yield from (Path(folder, name) for name in sorted(names) if Path(name).suffix not in BINARY)
+        yield from (Path(folder, name) for name in sorted(names) if name != ".git" and Path(name).suffix not in BINARY)
 
 
 def relative(path: Path) -> str:
