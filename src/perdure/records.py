@@ -11,7 +11,7 @@ from typing import Any, Literal, NewType, Protocol, TypeVar
 
 import msgspec
 
-from perdure.errors import StorageCorrupt
+from perdure.errors import InvalidValue, StorageCorrupt, UsageError
 from perdure.messages import Message
 
 ConversationId = NewType("ConversationId", int)
@@ -20,6 +20,7 @@ TaskId = NewType("TaskId", int)
 SubmissionId = NewType("SubmissionId", int)
 DocumentId = NewType("DocumentId", int)
 Seq = NewType("Seq", int)
+T = TypeVar("T")
 
 #: The conversation that `session.root()` names (K11).
 ROOT = ConversationId(1)
@@ -89,19 +90,42 @@ class ErrorInfo(Record, frozen=True, kw_only=True):
     message: str
 
 
-class Completed(Record, frozen=True, kw_only=True, tag="completed"):
+class Ended(Record, frozen=True, kw_only=True):
+    """What all outcomes have in common."""
+
+    @property
+    def completed(self) -> bool:
+        """Whether the task did its work."""
+        return False
+
+    def result_as(self, type: type[T]) -> T:
+        """The result, as a value of that type. Raises UsageError where there is none, and InvalidValue for another."""
+        raise UsageError(f"there is no result: the task did not complete, it ended as {self}")
+
+
+class Completed(Ended, frozen=True, kw_only=True, tag="completed"):
     """The task did its work."""
 
     result: Any = None
 
+    @property
+    def completed(self) -> bool:
+        return True
 
-class Failed(Record, frozen=True, kw_only=True, tag="failed"):
+    def result_as(self, type: type[T]) -> T:
+        try:
+            return msgspec.convert(self.result, type)
+        except msgspec.ValidationError as error:
+            raise InvalidValue(f"the result {self.result!r} is no {type.__name__}: {error}") from None
+
+
+class Failed(Ended, frozen=True, kw_only=True, tag="failed"):
     """The task decided that its work failed."""
 
     error: ErrorInfo
 
 
-class Aborted(Record, frozen=True, kw_only=True, tag="aborted"):
+class Aborted(Ended, frozen=True, kw_only=True, tag="aborted"):
     """The task was told to stop. `begun` says whether its effect may have happened."""
 
     reason: str
@@ -109,13 +133,13 @@ class Aborted(Record, frozen=True, kw_only=True, tag="aborted"):
     result: Any = None
 
 
-class Faulted(Record, frozen=True, kw_only=True, tag="faulted"):
+class Faulted(Ended, frozen=True, kw_only=True, tag="faulted"):
     """The task's code broke its contract (K26)."""
 
     error: ErrorInfo
 
 
-class Orphaned(Record, frozen=True, kw_only=True, tag="orphaned"):
+class Orphaned(Ended, frozen=True, kw_only=True, tag="orphaned"):
     """The task was told to stop and no code could run its abort (K34)."""
 
     reason: str
@@ -191,12 +215,13 @@ WaitPolicy = AllSettled | FailFast | First | Outside
 
 class Waiting(Record, frozen=True, kw_only=True, tag="waiting"):
     """Resumes at `checkpoint` when `policy` is met by the tasks `on`; `begun` is the intent that it then resumes
-    with."""
+    with. At `deadline` the clock stops those that have not ended."""
 
     checkpoint: Checkpoint
     on: tuple[TaskId, ...] = ()
     policy: WaitPolicy
     begun: Begun | None = None
+    deadline: float | None = None
 
 
 class Completing(Record, frozen=True, kw_only=True, tag="completing"):

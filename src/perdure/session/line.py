@@ -190,6 +190,8 @@ class Line:
                 self.check()
             self._check_tip(tx)
             tx.admissible()
+            if tx.unfinished is not None:
+                await tx.unfinished
             tx.drafts.judge()
             if not in_memory(tx):
                 await judge(tx)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -78,6 +78,8 @@ class Transaction:
         #: Keys that storage was asked for in vain.
         self.unused: dict[str, None] = {}
         self.drafts = Drafts(self)
+        #: What the body staged without waiting for what has to be read for it.
+        self.unfinished: Awaitable[None] | None = None
 
     # -- ids and life -----------------------------------------------------------------------
 

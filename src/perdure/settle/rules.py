@@ -36,6 +36,8 @@ from perdure.settle.waits import resume
 
 #: A task is parked after so many process deaths during its own begun, progressless invocations (H44).
 PARKED_AFTER = 3
+#: Why a submission was not placed whose conversation belonged to a task that has ended.
+OWNER_ENDED = "the task that owns this conversation has ended"
 
 
 def settle(candidate: Candidate, rules: Rules, now: float) -> list[Task]:
@@ -74,12 +76,19 @@ def _step(candidate: Candidate, task: Task, rules: Rules, now: float) -> None:
         reserve(candidate, task, rules)
 
 
-def _settle_submissions(candidate: Candidate, run: Task) -> None:
-    """A run that ended without settling its submissions settles them by its outcome, in the same commit (H15)."""
-    outcome = run.outcome
+def _settle_submissions(candidate: Candidate, ended: Task) -> None:
+    """What no run will answer any more is settled in the same commit.
+
+    A run that ended without settling its submissions settles them by its outcome (H15); what is queued in conversations
+    that the task owned can never be placed (K29).
+    """
+    outcome = ended.outcome
     assert outcome is not None
-    for submission in list(candidate.placed(run.id)):
+    for submission in list(candidate.placed(ended.id)):
         candidate.submissions[submission.id] = unanswered(submission, *reason_of(outcome))
+    for conversation in candidate.owned(ended.id):
+        for submission in candidate.queued(conversation):
+            candidate.submissions[submission.id] = unanswered(submission, "aborted", OWNER_ENDED)
 
 
 def reason_of(outcome: Outcome) -> tuple[UnansweredReason, str]:

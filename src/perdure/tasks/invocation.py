@@ -140,9 +140,9 @@ class Invocation:
         async with self.commit() as tx:
             tx.begin(replay or self.definition.replay)
 
-    async def outcomes(self, tasks: Iterable[Task | TaskId]) -> list[Outcome]:
+    async def outcomes(self, tasks: Iterable[Task | TaskId | int]) -> list[Outcome]:
         """Outcomes of ended tasks, in the order asked for. Raises NotFound for one that has not ended."""
-        ids = [TaskId(task.id) if isinstance(task, Task) else task for task in tasks]
+        ids = [TaskId(task.id if isinstance(task, Task) else task) for task in tasks]
         found: dict[TaskId, Outcome] = {}
         for body in await self._line.storage.read_tasks(self._line.session, ids):
             task = decode_task(body, self._line.session)

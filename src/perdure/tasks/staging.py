@@ -75,6 +75,8 @@ async def _stage(tx: Transaction, invocation: Invocation) -> bool:
     part = Part(tx, invocation)
     try:
         await start(invocation.definition, invocation.phase, part, invocation.data)
+        if part.unfinished is not None:
+            await part.unfinished
     except Exception:
         part.moved = False
     finally:

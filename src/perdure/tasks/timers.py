@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 #: The longest sleep, in seconds: a wall clock that was set forward, or a machine that slept, is noticed within it.
 LOOK_EVERY = 60.0
+#: Why a task was stopped that a wait with a deadline named.
+DEADLINE = "the deadline of its owner's wait came"
 #: Deadlines of tasks that have ended are dropped when there are so many of them.
 STALE = 256
 
@@ -89,9 +91,14 @@ class Timers:
 
 
 def _complete(tx: TaskTransaction, task: Task) -> None:
-    """End a task whose deadline is there: it may have another one than when it was noted."""
+    """End a task whose deadline is there, or what it waits for: it may have another one than when it was noted."""
     deadline = deadline_of(task)
     if deadline is None or deadline > tx.now:
+        return
+    assert isinstance(task.state, Waiting)
+    if not isinstance(task.state.policy, Outside):
+        for id in task.state.on:
+            tx.abort_task(id, DEADLINE)
         return
     result = None
     if task.kind == QUESTION:
@@ -100,8 +107,8 @@ def _complete(tx: TaskTransaction, task: Task) -> None:
 
 
 def deadline_of(task: Task) -> float | None:
-    """When the clock completes this task, if it does (a timer, a question with a deadline)."""
+    """When the clock completes this task (a timer, a question with a deadline), or stops what it waits for."""
     state = task.state
-    if isinstance(state, Waiting) and isinstance(state.policy, Outside):
-        return state.policy.deadline
-    return None
+    if not isinstance(state, Waiting):
+        return None
+    return state.policy.deadline if isinstance(state.policy, Outside) else state.deadline

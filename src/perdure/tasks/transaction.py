@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Awaitable, Iterable
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
 from perdure.errors import NotFound, Revoked, TaskRefused, UsageError
@@ -16,8 +17,6 @@ from perdure.records import (
     ConversationId,
     ErrorInfo,
     Failed,
-    FailFast,
-    First,
     Outcome,
     Outside,
     Pending,
@@ -26,16 +25,15 @@ from perdure.records import (
     TaskId,
     TaskState,
     Waiting,
-    WaitPolicy,
     decode_task,
 )
 from perdure.session.change import Flight
 from perdure.session.line import Line
 from perdure.session.transaction import Transaction
 from perdure.settle.aborts import mark
-from perdure.settle.owners import ordinary_below
-from perdure.settle.state import Candidate, evolve
+from perdure.settle.state import evolve
 from perdure.tasks.definition import TaskDefinition
+from perdure.tasks.waiting import PolicyName, Staged, check_target, policy_of, stops
 from perdure.values import clean, clean_text
 
 if TYPE_CHECKING:
@@ -43,8 +41,6 @@ if TYPE_CHECKING:
 
 QUESTION = "perdure.question"
 TIMER = "perdure.timer"
-
-PolicyName = Literal["all_settled", "fail_fast"]
 
 
 class ConversationLike(Protocol):
@@ -136,6 +132,26 @@ class TaskTransaction(Transaction):
         task = self.task(id)
         return task is not None and mark(self.candidate, task, reason)
 
+    async def ended(self, id: TaskId) -> Task:
+        """A task as of the tip, also one that ended long ago. Raises NotFound."""
+        task = self.candidate.task(id)
+        if task is not None:
+            return task
+        await self.line.flushed()
+        for body in await self.line.storage.read_tasks(self.line.session, [id]):
+            return decode_task(body, self.line.session)
+        raise NotFound(f"no task {id} in session {self.line.session!r}")
+
+    async def outcomes(self, tasks: Iterable[Task | TaskId | int]) -> list[Outcome]:
+        """Outcomes of ended tasks as of the tip, in the order asked for. Raises NotFound for one that has not ended."""
+        found: list[Outcome] = []
+        for item in tasks:
+            task = await self.ended(TaskId(item.id if isinstance(item, Task) else item))
+            if task.outcome is None:
+                raise NotFound(f"task {task.id} has no outcome: wait for it first")
+            found.append(task.outcome)
+        return found
+
     def _task_owner(self, owner: Owner | None) -> tuple[ConversationId, TaskId | None]:
         if owner is None and self.task_id is not None:
             return self.check_owner(self.task_id).conversation, self.task_id
@@ -193,22 +209,49 @@ class InvocationTransaction(TaskTransaction):
         begun = None if intent is None else Begun(attempt=1, replay=intent)
         self._go_on(Pending(checkpoint=self._checkpoint(phase, data), begun=begun))
 
-    async def wait(
+    def wait(
         self,
-        on: Iterable[Task | TaskId],
+        on: Iterable[Task | TaskId | int],
         *,
         then: Any,
         policy: PolicyName = "all_settled",
         first: int | None = None,
+        deadline: float | None = None,
         **data: Any,
-    ) -> None:
-        """Go on with phase `then` when the policy is met (K28). Raises NotFound; TaskRefused where it cannot end."""
-        ids = tuple(dict.fromkeys(TaskId(item.id) if isinstance(item, Task) else item for item in on))
-        rule = _policy(policy, first, len(ids))
-        checkpoint = self._checkpoint(then, data)
+    ) -> Awaitable[None]:
+        """Go on with phase `then` when the policy is met (K28); at `deadline` (seconds since the epoch) the clock stops
+        what has not ended, and it goes on when that has.
+
+        Raises NotFound, and TaskRefused where it cannot end or would stop what is not its own; for tasks that ended in
+        earlier commits it does so when it is awaited, or else when the commit ends.
+        """
+        ids = tuple(dict.fromkeys(TaskId(item.id if isinstance(item, Task) else item) for item in on))
+        rule = policy_of(policy, first, len(ids))
+        state = Waiting(checkpoint=self._checkpoint(then, data), on=ids, policy=rule, deadline=deadline)
+        unknown: list[TaskId] = []
         for id in ids:
-            await self._check_target(id, rule)
-        self._go_on(Waiting(checkpoint=checkpoint, on=ids, policy=rule))
+            target = self.candidate.task(id)
+            if target is None:
+                unknown.append(id)
+            else:
+                check_target(self.candidate, self.invocation.id, target, stops=stops(state))
+        if not unknown:
+            self._go_on(state)
+            return Staged()
+        self.unfinished = Staged(partial(self._wait_for, state, unknown))
+        return self.unfinished
+
+    async def _wait_for(self, state: Waiting, unknown: list[TaskId]) -> None:
+        self.unfinished = None
+        for id in unknown:
+            check_target(self.candidate, self.invocation.id, await self.ended(id), stops=stops(state))
+        self._go_on(state)
+
+    def sleep(self, seconds: float, *, then: Any, **data: Any) -> None:
+        """Go on with phase `then` after so many seconds, also across restarts: waits for a timer of its own (K36)."""
+        if not seconds >= 0:
+            raise UsageError(f"sleep({seconds!r}): a number of seconds from 0 up")
+        self.wait([self.timer(self.now + seconds, owner=self.invocation)], then=then, **data)
 
     def complete(self, result: Any = None) -> None:
         """End with a result, once the ordinary work below has ended (K29)."""
@@ -274,55 +317,6 @@ class InvocationTransaction(TaskTransaction):
         if task.version != invocation.definition.version:  # what it goes on with is this code's (K35)
             task = evolve(task, version=invocation.definition.version, input=invocation.input)
         self.put_task(task)
-
-    async def _check_target(self, id: TaskId, rule: WaitPolicy) -> None:
-        own = self.invocation.id
-        target = self.candidate.task(id)
-        if target is None:
-            target = await self._ended(id)
-        if target.outcome is not None:
-            self.candidate.outcomes[id] = target.outcome
-        if id == own or reaches(self.candidate, id, own):
-            why = "itself" if id == own else f"task {id}, which cannot end before it"
-            raise TaskRefused(f"task {own} cannot wait for {why}")
-        if not isinstance(rule, AllSettled) and target.owner != own:
-            raise TaskRefused(f"task {own} waits with a policy that stops tasks: task {id} is not its own child")
-
-    async def _ended(self, id: TaskId) -> Task:
-        await self.line.flushed()
-        for body in await self.line.storage.read_tasks(self.line.session, [id]):
-            return decode_task(body, self.line.session)
-        raise NotFound(f"no task {id} in session {self.line.session!r}")
-
-
-def reaches(candidate: Candidate, start: TaskId, goal: TaskId) -> bool:
-    """Whether `start` cannot end before `goal` does: it waits for it or owns it, through others or directly."""
-    seen: dict[TaskId, None] = {start: None}
-    todo = [start]
-    while todo:
-        task = candidate.task(todo.pop())
-        if task is None or not task.live:
-            continue
-        needs = [child.id for child in ordinary_below(candidate, task.id)]
-        if isinstance(task.state, Waiting):
-            needs.extend(task.state.on)
-        for id in needs:
-            if id == goal:
-                return True
-            if id not in seen:
-                seen[id] = None
-                todo.append(id)
-    return False
-
-
-def _policy(name: PolicyName, first: int | None, count: int) -> WaitPolicy:
-    if first is not None:
-        if name != "all_settled" or not 1 <= first <= count:
-            raise TaskRefused(f"first={first!r} of {count} tasks with policy {name!r}: give a number from 1 to {count}")
-        return First(n=first)
-    if name not in ("all_settled", "fail_fast"):
-        raise TaskRefused(f"no wait policy {name!r}: 'all_settled', 'fail_fast', or first=n")
-    return FailFast() if name == "fail_fast" else AllSettled()
 
 
 def _name_of(phase: Any, definition: type[TaskDefinition] | TaskDefinition) -> str:
