@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import stat
+from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 from click.testing import CliRunner, Result
+from markdown_it import MarkdownIt
 
 import perdure
 from perdure.cli import cli
@@ -18,6 +20,8 @@ from perdure.commands.export_html import Html
 from perdure.commands.export_jsonl import Jsonl
 from perdure.commands.export_markdown import Markdown, fenced
 from perdure.commands.exported import Head
+from perdure.commands.text import moment
+from perdure.commands.unanswered import Unanswered
 from perdure.messages import AssistantMessage, Image, Text, Thinking, ToolCall, ToolMessage, UserMessage
 from perdure.records import ConversationId, Entry, EntryId, Seq
 
@@ -137,3 +141,47 @@ def test_a_fenced_block_ends_where_its_text_ends(text: str) -> None:
     first, *inside, last = fenced(text).split("\n")
     assert last == first
     assert all(last not in line for line in inside)
+
+
+HOSTILE = [
+    "```\nnever closed", "~~~~\nnever closed", "<!-- never closed", "<div><script>alert(1)</script>", "<details>",
+    "[key]: https://evil.example", "[^1]: a note", "# Heading\n\nSetext\n===",
+    "- a list\n    - that goes on\n\n  1. ```",
+    "x\n---", "> quoted\n> ```", "| a | b |\n|---|---|", "\u202e\u2066 turned", "\t<pre>", "a\r\nb",
+    "`never closed", "",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("text", [*HOSTILE, "\n\n".join(HOSTILE), EVIL])
+def test_no_message_changes_the_rest_of_a_markdown_document(text: str) -> None:
+    writer = Markdown(thinking=True)
+    said = entry(
+        UserMessage(parts=(Text(text=text), Text(text=text))),
+        AssistantMessage(
+            parts=(Thinking(text=text, model="m"), Text(text=text), ToolCall(name=text, raw=text)),
+            stop="stop",
+            model=text,
+        ),
+        ToolMessage(call="7.0", name="pay", text=text),
+    )
+    head = Head(session=text, id=1, key=text, title=None, at=0.0)
+    document = writer.begin(head) + writer.entry(said) + writer.entry(said) + writer.end(2, {"models": {}})
+    env: dict[str, Any] = {}
+    tokens = MarkdownIt().parse(document, env)
+    headings = [token.tag for token in tokens if token.type == "heading_open" and token.level == 0]
+    assert headings == ["h1", *["h2", "h2", "h3", "h3", "h3"] * 2]
+    html = [token.content.strip() for token in tokens if token.type == "html_block"]
+    assert html == ["<!-- entry 7, " + moment(0.0) + " -->"] * 2
+    assert not [child for token in tokens for child in token.children or [] if child.type == "html_inline"]
+    assert not env.get("references")
+    assert not set(document) & set("\u202e\u2066\r")
+
+
+def test_what_was_not_answered_says_so_in_every_format() -> None:
+    asked = entry(UserMessage(parts=(Text(text="pay"),)))
+    why = Unanswered(submission=3, entry=7, reason="model_error", detail="the model is <away>")
+    for writer in (Markdown, Jsonl, Html):
+        assert "model_error" in unescape(writer(False).entry(asked, why)).replace("\\_", "_")
+        assert "model_error" not in writer(False).entry(asked)
+    assert "<away>" not in Html(False).entry(asked, why)
+    assert "\\<away\\>" in Markdown(False).entry(asked, why)

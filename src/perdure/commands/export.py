@@ -21,6 +21,7 @@ from perdure.commands.exported import Head, Writer
 from perdure.commands.looked_at import looking, shown
 from perdure.commands.options import Place, named, placed
 from perdure.commands.progress import Progress
+from perdure.commands.unanswered import unanswered_in
 from perdure.errors import UsageError
 from perdure.records import Entry, EntryId
 
@@ -94,9 +95,11 @@ async def _write(session: HandInSession, id: int, writer: Writer, stream: IO[str
     count = 0
     stream.write(writer.begin(head))
     with Progress("exporting", total=len(starts) * PAGE) as progress:
-        async for entry in _oldest_first(chat, starts):
-            stream.write(writer.entry(entry))
-            count += 1
+        async for page in _oldest_first(chat, starts):
+            unanswered = await unanswered_in(session, page)
+            for entry in page:
+                stream.write(writer.entry(entry, unanswered.get(entry.id)))
+            count += len(page)
             progress.to(count)
     stream.write(writer.end(count, usage))
     stream.flush()
@@ -114,7 +117,7 @@ async def _pages(chat: ReadConversation) -> list[EntryId | None]:
     return starts
 
 
-async def _oldest_first(chat: ReadConversation, starts: list[EntryId | None]) -> AsyncGenerator[Entry]:
+async def _oldest_first(chat: ReadConversation, starts: list[EntryId | None]) -> AsyncGenerator[list[Entry]]:
+    """Page by page, each oldest first."""
     for before in reversed(starts):
-        for entry in reversed(await chat.entries(before=before, limit=PAGE)):
-            yield entry
+        yield (await chat.entries(before=before, limit=PAGE))[::-1]

@@ -8,6 +8,7 @@ from typing import Any
 
 from perdure.commands.exported import Head, arguments_of, used
 from perdure.commands.text import as_json, moment, one_line
+from perdure.commands.unanswered import Unanswered
 from perdure.commands.visible import visible
 from perdure.messages import AssistantMessage, Image, Message, Text, Thinking, ToolCall, ToolMessage, UserMessage
 from perdure.records import Entry
@@ -50,10 +51,12 @@ class Html:
     def begin(self, head: Head) -> str:
         return _PAGE.format(title=_text(one_line(head.name)), session=_text(head.session), at=moment(head.at))
 
-    def entry(self, entry: Entry) -> str:
+    def entry(self, entry: Entry, unanswered: Unanswered | None = None) -> str:
         parts = [each for message in entry.messages for each in self._message(message)]
         if not entry.messages and entry.data is not None:
             parts = [_folded(entry.kind, as_json(entry.data))]
+        if unanswered is not None:
+            parts.append(f"<p><em>({_text(unanswered.line)})</em></p>")
         if not parts:
             return ""
         kind, name = _whose(entry)
@@ -110,8 +113,4 @@ def _picture(kind: str, data: str) -> str:
 
 def _text(text: str) -> str:
     """Text of anybody: no tag, no attribute, no control character, no turning of the direction of what follows."""
-    return escape(visible(text).translate(_TURNING), quote=True)
-
-
-#: Characters that turn the direction of text: shown as what they are (a page must read as it was said).
-_TURNING = {code: f"\\u{code:04x}" for code in (*range(0x202A, 0x202F), *range(0x2066, 0x206A))}
+    return escape(visible(text), quote=True)

@@ -8,6 +8,7 @@ import msgspec
 
 from perdure.commands.exported import Head
 from perdure.commands.text import as_json
+from perdure.commands.unanswered import Unanswered
 from perdure.messages import AssistantMessage, Message, Thinking
 from perdure.records import Entry
 
@@ -23,10 +24,11 @@ class Jsonl:
     def begin(self, head: Head) -> str:
         return _line({"type": "conversation", "schema": SCHEMA, **msgspec.to_builtins(head)})
 
-    def entry(self, entry: Entry) -> str:
+    def entry(self, entry: Entry, unanswered: Unanswered | None = None) -> str:
         messages = [msgspec.to_builtins(self._of(message)) for message in entry.messages]
         record: dict[str, Any] = msgspec.to_builtins(entry)
-        return _line({"type": "entry", **record, "messages": messages})
+        more = {} if unanswered is None else {"unanswered": msgspec.to_builtins(unanswered)}
+        return _line({"type": "entry", **record, "messages": messages, **more})
 
     def end(self, count: int, usage: dict[str, Any]) -> str:
         return _line({"type": "end", "entries": count, "usage": usage})

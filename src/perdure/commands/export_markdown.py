@@ -1,4 +1,9 @@
-"""A transcript as Markdown: what was said as it was said, and everything else in fenced blocks."""
+"""A transcript as Markdown: what was said in quotes, and everything else in fenced blocks.
+
+No text of it reaches beyond its own block: a quote ends whatever was begun inside of it, a fence or a list. What a
+quote does not hold (HTML, which a page takes over as it is, and names of links, which count in the whole document) goes
+into a fenced block that its text cannot end.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +13,7 @@ from typing import Any
 
 from perdure.commands.exported import Head, arguments_of, used
 from perdure.commands.text import as_json, moment, one_line
+from perdure.commands.unanswered import Unanswered
 from perdure.commands.visible import visible
 from perdure.messages import AssistantMessage, Image, Message, Text, Thinking, ToolCall, ToolMessage, UserMessage
 from perdure.records import Entry
@@ -20,25 +26,27 @@ class Markdown:
         self._thinking = thinking
 
     def begin(self, head: Head) -> str:
-        return f"# {_escaped(one_line(head.name))}\n\nSession `{one_line(head.session)}`, since {moment(head.at)}\n\n"
+        return f"# {_escaped(one_line(head.name))}\n\nSession {_escaped(head.session)}, since {moment(head.at)}\n\n"
 
-    def entry(self, entry: Entry) -> str:
+    def entry(self, entry: Entry, unanswered: Unanswered | None = None) -> str:
         blocks = [each for message in entry.messages for each in self._message(message)]
         if not entry.messages and entry.data is not None:
             blocks = [f"## {_escaped(entry.kind)}", fenced(as_json(entry.data), "json")]
+        if unanswered is not None:
+            blocks.append(f"*({_escaped(unanswered.line, 500)})*")
         if not blocks:
             return ""
         head = [f"<!-- entry {entry.id}, {moment(entry.at)} -->"]
-        return "\n\n".join(visible(block) for block in [*head, *blocks]) + "\n\n"
+        return "\n\n".join([*head, *blocks]) + "\n\n"
 
     def end(self, count: int, usage: dict[str, Any]) -> str:
-        lines = [f"- {_escaped(one_line(name))}: `{counts}`" for name, counts in used(usage)]
+        lines = [f"- {_escaped(name)}: `{counts}`" for name, counts in used(usage)]
         return "\n".join(["## Used", "", *lines]) + "\n" if lines else ""
 
     def _message(self, message: Message) -> Iterator[str]:
         match message:
             case ToolMessage(name=name, text=text, error=error):
-                yield f"### Result of {_escaped(name)}" + (f" ({error})" if error else "")
+                yield f"### Result of {_escaped(name)}" + (f" ({_escaped(error)})" if error else "")
                 yield fenced(text)
             case UserMessage(parts=parts):
                 yield "## User"
@@ -53,7 +61,7 @@ class Markdown:
         for part in parts:
             match part:
                 case Text(text=text):
-                    yield text.strip("\n")
+                    yield said(text)
                 case ToolCall():
                     yield f"### Call of {_escaped(part.name)}"
                     yield fenced(arguments_of(part), "json")
@@ -66,12 +74,30 @@ class Markdown:
                     pass
 
 
+#: What reaches beyond a quote: a tag, a comment, or what names a link for the whole document.
+_REACHES = re.compile(r"<[A-Za-z/!?]|\]:")
+
+
+def said(text: str) -> str:
+    """What somebody said, in a quote where that holds it."""
+    text = _clean(text).strip("\n")
+    if _REACHES.search(text):
+        return fenced(text)
+    return "\n".join(f"> {line}" if line else ">" for line in text.split("\n"))
+
+
+def _clean(text: str) -> str:
+    return visible(text.replace("\r\n", "\n"))
+
+
 def fenced(text: str, info: str = "") -> str:
     """A block that its text cannot end."""
+    text = _clean(text)
     longest = max((len(run) for run in re.findall(r"`+", text)), default=0)
     fence = "`" * max(3, longest + 1)
     return f"{fence}{info}\n{text.rstrip(chr(10))}\n{fence}"
 
 
-def _escaped(text: str) -> str:
-    return re.sub(r"([\\`*_\[\]<>#])", r"\\\1", one_line(text, 200))
+def _escaped(text: str, most: int = 200) -> str:
+    """In a line of Markdown, as it is."""
+    return re.sub(r"([\\`*_\[\]<>#&~|!])", r"\\\1", one_line(text, most))

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 import msgspec
 
 from perdure.commands.text import as_json
+from perdure.commands.unanswered import Unanswered
 from perdure.messages import ToolCall
 from perdure.records import Entry
 
@@ -30,7 +31,7 @@ class Writer(Protocol):
     """Writes a transcript piece by piece."""
 
     def begin(self, head: Head) -> str: ...
-    def entry(self, entry: Entry) -> str: ...
+    def entry(self, entry: Entry, unanswered: Unanswered | None = None) -> str: ...
     def end(self, count: int, usage: dict[str, Any]) -> str: ...
 
 

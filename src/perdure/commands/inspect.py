@@ -9,14 +9,18 @@ from typing import Any
 import click
 import msgspec
 
-from perdure.app.handing_in import described
+from perdure.app.handing_in import HandInSession, described
 from perdure.commands.following import remedy_of
 from perdure.commands.looked_at import looking
 from perdure.commands.options import Place, as_json_option, placed
 from perdure.commands.text import as_json, moment, one_line
+from perdure.commands.unanswered import Unanswered, last_unanswered
 from perdure.records import Inbound, decode_inbound
 from perdure.storage import SessionInfo
 from perdure.tasks.inspection import Inspection, QuestionInfo, SubmissionInfo, TaskInfo
+
+#: Conversations that are looked at for a last input that was not answered.
+PAGE = 20
 
 _ANSWER = "perdure answer %d VALUE"
 
@@ -27,6 +31,8 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
     info: SessionInfo
     inspection: Inspection
     handed_in: list[Inbound]
+    #: Conversations where nothing goes on and the last input was not answered, of the newest ones.
+    unanswered: dict[int, Unanswered]
 
 
 @click.command()
@@ -43,18 +49,36 @@ def inspect(place: Place, json: bool) -> int:
 async def _look(place: Place) -> Seen:
     async with looking(place) as session:
         waiting = await session.storage.scan_inbound(session.key)
+        inspection = await session.inspect()
         return Seen(
             info=await session.info(),
-            inspection=await session.inspect(),
+            inspection=inspection,
+            unanswered=await _unanswered(session, inspection),
             handed_in=[decode_inbound(body, session.key) for body in waiting],
         )
+
+
+async def _unanswered(session: HandInSession, inspection: Inspection) -> dict[int, Unanswered]:
+    busy = {each.conversation for each in (*inspection.tasks, *inspection.submissions)}
+    found: dict[int, Unanswered] = {}
+    for each in await session.conversations(limit=PAGE):
+        if each.id in busy:
+            continue
+        if (last := await last_unanswered(session, await session.find(each.id))) is not None:
+            found[each.id] = last
+    return found
 
 
 def _object(seen: Seen) -> dict[str, Any]:
     parts: dict[str, Any] = msgspec.to_builtins(seen.inspection)
     for name in ("detached", "storage"):  # what only the owner itself knows
         del parts[name]
-    return {**parts, "owner": msgspec.to_builtins(seen.info.owner), "handed_in": msgspec.to_builtins(seen.handed_in)}
+    return {
+        **parts,
+        "owner": msgspec.to_builtins(seen.info.owner),
+        "handed_in": msgspec.to_builtins(seen.handed_in),
+        "unanswered": [{"conversation": id, **msgspec.to_builtins(each)} for id, each in seen.unanswered.items()],
+    }
 
 
 def _lines(seen: Seen) -> Iterator[str]:
@@ -72,6 +96,8 @@ def _lines(seen: Seen) -> Iterator[str]:
         yield f"handed in {item.id}: {item.kind}, not taken yet"
     if not (inspection.tasks or inspection.submissions or seen.handed_in):
         yield "nothing is going on"
+    for id, each in seen.unanswered.items():
+        yield f"the last input of conversation {id} was {each.line}"
 
 
 def _task(task: TaskInfo) -> str:

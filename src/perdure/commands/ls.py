@@ -12,6 +12,7 @@ from perdure.app.opening import store
 from perdure.commands.looked_at import looking
 from perdure.commands.options import Place, as_json_option, placed
 from perdure.commands.text import as_json, moment, one_line
+from perdure.commands.unanswered import last_unanswered
 from perdure.records import Conversation
 from perdure.storage import SessionInfo
 from perdure.tasks.inspection import Inspection
@@ -53,7 +54,10 @@ async def _conversations(place: Place, before: int | None, limit: int) -> list[d
 
 
 async def _conversation(session: HandInSession, one: Conversation, state: str) -> dict[str, Any]:
-    newest = await (await session.find(one.id)).entries(limit=1)
+    chat = await session.find(one.id)
+    newest = await chat.entries(limit=1)
+    if state == "idle" and await last_unanswered(session, chat) is not None:
+        state = "unanswered"
     return {
         "id": one.id,
         "key": one.key,
@@ -66,7 +70,10 @@ async def _conversation(session: HandInSession, one: Conversation, state: str) -
 
 
 def _state(id: int, inspection: Inspection, owned: bool) -> str:
-    """The first of these that holds: held, asks, busy (where nobody works: unfinished), queued, idle."""
+    """The first of these that holds: held, asks, busy (where nobody works: unfinished), queued, idle.
+
+    An idle one whose last input got no answer is shown as unanswered.
+    """
     tasks = [task for task in inspection.tasks if task.conversation == id]
     if any(task.state == "held" for task in tasks):
         return "held"

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import click
+import msgspec
 
 from perdure.commands.looked_at import looking, shown
 from perdure.commands.options import Place, as_json_option, named, placed
 from perdure.commands.text import as_json, moment, one_line
+from perdure.commands.unanswered import Unanswered, unanswered_in
 from perdure.commands.visible import visible
 from perdure.messages import AssistantMessage, Image, Message, Text, Thinking, ToolCall, ToolMessage
 from perdure.records import Entry, EntryId
@@ -38,9 +41,10 @@ def show(
 
     The newest page, oldest entry first; the note at its end says how to get the one before it.
     """
-    entries, older = asyncio.run(_entries(place, conversation, before, None if everything else limit))
+    entries, unanswered, older = asyncio.run(_entries(place, conversation, before, None if everything else limit))
     for entry in entries:
-        for line in [as_json(entry)] if json else _lines(entry, full=full):
+        why = unanswered.get(entry.id)
+        for line in [as_json(_object(entry, why))] if json else _lines(entry, why, full=full):
             print(line)
     if older:
         sys.stdout.flush()
@@ -48,17 +52,26 @@ def show(
     return 0
 
 
-async def _entries(place: Place, name: str | None, before: int | None, limit: int | None) -> tuple[list[Entry], bool]:
-    """A page, oldest first, and whether there is more before it."""
+async def _entries(
+    place: Place, name: str | None, before: int | None, limit: int | None
+) -> tuple[list[Entry], Mapping[int, Unanswered], bool]:
+    """A page, oldest first; which inputs of it were not answered; and whether there is more before it."""
     async with looking(place) as session:
         chat = await session.find(await shown(session, name))
         if limit is None:
-            return [entry async for entry in chat.history() if before is None or entry.id < before][::-1], False
-        page = await chat.entries(before=None if before is None else EntryId(before), limit=limit + 1)
-        return page[:limit][::-1], len(page) > limit
+            page = [entry async for entry in chat.history() if before is None or entry.id < before]
+            limit = len(page)
+        else:
+            page = await chat.entries(before=None if before is None else EntryId(before), limit=limit + 1)
+        return page[:limit][::-1], await unanswered_in(session, page[:limit]), len(page) > limit
 
 
-def _lines(entry: Entry, *, full: bool) -> Iterator[str]:
+def _object(entry: Entry, why: Unanswered | None) -> Any:
+    """An entry for a program: as it is, and why it was not answered."""
+    return entry if why is None else {**msgspec.to_builtins(entry), "unanswered": msgspec.to_builtins(why)}
+
+
+def _lines(entry: Entry, why: Unanswered | None, *, full: bool) -> Iterator[str]:
     head = (
         ""
         if entry.head is None
@@ -72,6 +85,8 @@ def _lines(entry: Entry, *, full: bool) -> Iterator[str]:
             yield f"    {line}" if line else ""
     if not entry.messages and entry.data is not None:
         yield f"    {one_line(as_json(entry.data), 10_000 if full else 300)}"
+    if why is not None:
+        yield f"    ({why.line})"
     yield ""
 
 
