@@ -79,7 +79,7 @@ class ReadSession:
         return (await self.glance(live=True)).inspect()
 
     async def usage(self) -> dict[str, Any]:
-        """What all conversations used together (H17)."""
+        """What all conversations used together (H17), those that were deleted included."""
         return await (await self.glance()).usage()
 
     async def snapshot(self, token: DocumentToken, *, key: str = "") -> Any:
@@ -207,9 +207,9 @@ class ReadConversation:
             raise NotFound(f"no submission with request id {request_id!r} in conversation {chat.id}")
         return ReadSubmission(self._session, decode_submission(body, self._session.key).id)
 
-    async def usage(self) -> dict[str, Any]:
-        """What this conversation used, by model and by tool (H17)."""
-        return await (await self.handle()).usage()
+    async def usage(self, *, subtree: bool = False) -> dict[str, Any]:
+        """What this conversation used, by model and by tool; with `subtree` also what those below it did (H17)."""
+        return await (await self.handle()).usage(subtree=subtree)
 
     async def busy(self) -> bool:
         """Whether a run is live (K40)."""

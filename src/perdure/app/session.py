@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
-from typing import Any, cast
+from collections.abc import Callable
+from typing import Any
 
 from perdure.app.keeping import Keeping
 from perdure.app.models import ModelFinder
@@ -13,8 +13,9 @@ from perdure.harness.conversation import ConversationHandle
 from perdure.harness.harness import Harness
 from perdure.harness.intake import handlers, keyed, root
 from perdure.harness.registry import Registry
-from perdure.harness.stored import USAGE
+from perdure.harness.stored import USAGE_TOTAL
 from perdure.harness.submissions import SubmissionHandle
+from perdure.harness.usage import shown, summed
 from perdure.records import (
     ROOT,
     Conversation,
@@ -158,14 +159,9 @@ class Session(Keeping):
         return await Attached.open(self._line, token, 0, key)
 
     async def usage(self) -> dict[str, Any]:
-        """What all conversations used together (H17)."""
-        total: dict[str, Any] = USAGE.initial()
-        before: int | None = None
-        while page := await self.conversations(before=before, limit=100):
-            for conversation in page:
-                _add(total, await snapshot(self._line, USAGE, conversation.id, "") or {})
-            before = page[-1].id
-        return total
+        """What all conversations used together (H17), those that were deleted included."""
+        total = await snapshot(self._line, USAGE_TOTAL, 0, "")
+        return shown(await summed(self._line) if total is None else total)
 
     def observe(self, observer: Callable[[Change], None]) -> Callable[[], None]:
         """Call `observer` with each published commit, in order. It must not raise or wait. Returns how to stop."""
@@ -212,11 +208,3 @@ def _free(tx: TaskTransaction, id: TaskId) -> None:
     if not isinstance(task.state, Held):
         raise UsageError(f"task {id} is {type(task.state).__name__.lower()}, not held: there is nothing to retry")
     tx.put_task(evolve(task, state=Pending(checkpoint=task.state.checkpoint, begun=task.state.begun), crashes=0))
-
-
-def _add(total: dict[str, Any], more: Mapping[str, Any]) -> None:
-    for name, value in more.items():
-        if isinstance(value, dict):
-            _add(total.setdefault(name, {}), cast("dict[str, Any]", value))
-        else:
-            total[name] = total.get(name, 0) + value

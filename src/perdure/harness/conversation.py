@@ -10,8 +10,9 @@ from perdure.harness.generation import ABORTED_AT
 from perdure.harness.harness import Settings, check_setting, overlay
 from perdure.harness.jobs import Jobs
 from perdure.harness.runs import run_of, withdraw
-from perdure.harness.stored import AGENT, LIVE, USAGE
+from perdure.harness.stored import AGENT, LIVE, USAGE, USAGE_BELOW
 from perdure.harness.submissions import SubmissionHandle, WhenBusy, submit_input, submit_write
+from perdure.harness.usage import merged, shown
 from perdure.messages import UserMessage
 from perdure.records import Conversation, ConversationId, Entry, EntryId, Queued, Submission, Task
 from perdure.session.documents import DocumentToken
@@ -162,9 +163,13 @@ class ConversationHandle:
         run = run_of(self._line.memory.published, self.id)
         return None if run is None else await snapshot(self._line, LIVE, run.id, "")
 
-    async def usage(self) -> dict[str, Any]:
-        """What this conversation used, by model and by tool (H17)."""
-        return await self.snapshot(USAGE) or USAGE.initial()
+    async def usage(self, *, subtree: bool = False) -> dict[str, Any]:
+        """What this conversation used, by model and by tool (H17); with `subtree` also what those below it did.
+
+        Below it are the conversations that its tasks own, and what those own, also when they were deleted.
+        """
+        own = await self.snapshot(USAGE)
+        return shown(merged(own, await self.snapshot(USAGE_BELOW)) if subtree else own)
 
     async def settings(self) -> Settings:
         """The settings in force."""

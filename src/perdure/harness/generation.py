@@ -14,9 +14,9 @@ from perdure.harness.output import clip
 from perdure.harness.registry import Tool
 from perdure.harness.retry import wait_before_retry
 from perdure.harness.runs import place_due, settle_answered, settle_unanswered
-from perdure.harness.stored import ASSISTANT, GENERATION, LIVE, TOOL_RESULT, USAGE
+from perdure.harness.stored import ASSISTANT, GENERATION, LIVE, TOOL_RESULT
 from perdure.harness.stream import Stream
-from perdure.harness.usage import UNKNOWN_TOOL, add_call, add_request
+from perdure.harness.usage import UNKNOWN_TOOL, count_call, count_request
 from perdure.messages import AssistantMessage, StopReason, ToolCall, ToolErrorCode, ToolMessage, call_key, calls_of
 from perdure.model import Model, Request, Usage
 from perdure.records import (
@@ -113,7 +113,7 @@ class GenerationTask(TaskDefinition, reserved=True):
             text = f"{text}\nOutput until then:\n{output}" if output else text
             result = ToolMessage(call=slot["call"], name=slot["name"], error=code, text=text)
             tx.append(conversation, TOOL_RESULT, messages=(result,), data={"call": slot["call"]}, task=run)
-            add_call(await tx.doc(USAGE, conversation), slot["name"], error=True)
+            await count_call(tx, conversation, slot["name"], error=True)
 
     @phase(whole=True)
     async def request(self, invocation: Invocation, pin: dict[str, Any]) -> None:
@@ -174,7 +174,7 @@ class GenerationTask(TaskDefinition, reserved=True):
         entry = tx.append(
             run.conversation, ASSISTANT, messages=(message,), data={"run": run.id, "round": round}, task=run.id
         )
-        add_request(await tx.doc(USAGE, run.conversation), pin["model"], usage)
+        await count_request(tx, run.conversation, pin["model"], usage)
         calls = calls_of(message)
         if not calls:
             self.harness.renderings.forget(run.conversation)
@@ -214,7 +214,7 @@ class GenerationTask(TaskDefinition, reserved=True):
                 result = ToolMessage(call=key, name=call.name, text=verdict.text, error=verdict.code)
                 tx.append(conversation, TOOL_RESULT, messages=(result,), data={"call": key}, task=tx.invocation.id)
                 counted = call.name if call.name in installed.tools else UNKNOWN_TOOL
-                add_call(await tx.doc(USAGE, conversation), counted, error=True)
+                await count_call(tx, conversation, counted, error=True)
                 continue
             tool = installed.tools[call.name]
             sequential = tool.sequential or pin.get("sequential", False)
@@ -252,7 +252,8 @@ class GenerationTask(TaskDefinition, reserved=True):
         self, tx: InvocationTransaction, *, error: ModelError, text: str, pin: dict[str, Any], chance: float
     ) -> None:
         run = tx.own
-        add_request(await tx.doc(USAGE, run.conversation), pin["model"], None)
+        lost = bool(text) or error.kind in ("cut", "timeout")
+        await count_request(tx, run.conversation, pin["model"], None, lost=lost)
         self._keep_partial(tx, run, text, pin, "error")
         live = await tx.doc(LIVE, run.id)
         attempt = pin["attempt"]
@@ -274,7 +275,7 @@ class GenerationTask(TaskDefinition, reserved=True):
 
         async def body(tx: InvocationTransaction) -> None:
             run = tx.own
-            add_request(await tx.doc(USAGE, run.conversation), str(pin["model"]), None)
+            await count_request(tx, run.conversation, str(pin["model"]), None, lost=True)
             live = await tx.doc(LIVE, run.id)
             self._keep_partial(tx, run, live["text"], pin, "interrupted")
             _show(live, round=pin["round"], attempt=pin["attempt"])
@@ -306,7 +307,7 @@ class GenerationTask(TaskDefinition, reserved=True):
             assert isinstance(run.state, Running)
             pin: dict[str, Any] = run.state.checkpoint.data or {}
             if "model" in pin and run.attempt > 1:  # else the request was not sent: its back-off was cut short
-                add_request(await tx.doc(USAGE, run.conversation), str(pin["model"]), None)
+                await count_request(tx, run.conversation, str(pin["model"]), None, lost=True)
                 self._keep_partial(tx, run, (await tx.doc(LIVE, run.id))["text"], pin, "aborted")
             reason = run.abort.reason if run.abort is not None else "aborted"
             settle_unanswered(tx, run.id, "aborted", reason)

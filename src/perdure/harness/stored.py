@@ -30,6 +30,9 @@ LIVE = declare("perdure.live", scope="task", initial=_live)
 #: What a conversation used (H17):
 #: {"models": {name: {"requests", "unknown", bucket…}}, "tools": {name: {"calls", "errors"}}}.
 USAGE = declare("perdure.usage", initial=lambda: {"models": {}, "tools": {}})
+#: The same of the conversations below it, and of the whole session; see `perdure.harness.usage`.
+USAGE_BELOW = declare("perdure.usage.below", initial=lambda: {"models": {}, "tools": {}})
+USAGE_TOTAL = declare("perdure.usage.total", scope="session", initial=lambda: {"models": {}, "tools": {}})
 
 #: A conversation's own settings over the session's: model, tools, instructions, steering, follow_up, max_rounds (H31).
 AGENT = declare("perdure.agent", history="rewindable", fork="as_of", initial=dict)

@@ -17,10 +17,10 @@ from perdure.harness.installed import Installed, ReadyTool
 from perdure.harness.loadout import Hook, uses_of
 from perdure.harness.output import clip
 from perdure.harness.registry import Tool
-from perdure.harness.stored import LIVE, TOOL, TOOL_RESULT, USAGE
+from perdure.harness.stored import LIVE, TOOL, TOOL_RESULT
 from perdure.harness.supervision import Broke, CancelledWithin, Supervised, TimeUp
 from perdure.harness.threads import in_thread
-from perdure.harness.usage import add_call
+from perdure.harness.usage import count_call
 from perdure.messages import ToolErrorCode, ToolMessage
 from perdure.records import Begun, Completed, Running
 from perdure.session.line import Line
@@ -270,7 +270,7 @@ async def _write_result(tx: InvocationTransaction, result: Result, details: dict
     message = ToolMessage(call=own.input["call"], name=name, text=result.text, error=result.error)
     data = {"call": own.input["call"], **(details or {})}
     tx.append(own.conversation, TOOL_RESULT, messages=(message,), data=data, task=own.id)
-    add_call(await tx.doc(USAGE, own.conversation), name, error=result.error is not None)
+    await count_call(tx, own.conversation, name, error=result.error is not None)
     if own.owner is not None and tx.task(own.owner) is not None:
         tools = (await tx.doc(LIVE, own.owner))["tools"]
         if str(own.id) in tools:

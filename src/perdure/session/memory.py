@@ -38,6 +38,8 @@ class Memory:
     def __init__(self, storage: Storage, opened: Opened) -> None:
         self.storage = storage
         self.session = opened.claim.session
+        #: Nothing was in the session when it was opened.
+        self.fresh = opened.head == 0
         self.tip = State()
         self.published = State()
         self.tip_seq = opened.head
