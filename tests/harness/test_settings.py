@@ -144,7 +144,14 @@ async def test_usage_is_kept_by_model_and_tool_and_the_sessions_is_the_sum(world
         "tools": {"look": {"calls": 1, "errors": 0}, "pay": {"calls": 1, "errors": 1}},
     }
     total = await session.usage()
-    assert total["models"]["scripted"] == {"requests": 3, "unknown": 0, "input": 31, "output": 2, "cost": 0.5, "unpriced": 2}
+    assert total["models"]["scripted"] == {
+        "requests": 3,
+        "unknown": 0,
+        "input": 31,
+        "output": 2,
+        "cost": 0.5,
+        "unpriced": 2,
+    }
     fork = await one.fork(done.answer.id)
     assert await fork.usage() == {"models": {}, "tools": {}}
 

@@ -14,6 +14,7 @@ from perdure.harness.output import clip
 from perdure.harness.registry import Tool
 from perdure.harness.retry import wait_before_retry
 from perdure.harness.runs import place_due, settle_answered, settle_unanswered
+from perdure.harness.spending import capped, caps, reached, stopped_by
 from perdure.harness.stored import ASSISTANT, GENERATION, LIVE, TOOL_RESULT
 from perdure.harness.stream import Stream
 from perdure.harness.usage import UNKNOWN_TOOL, count_call, count_request
@@ -71,6 +72,10 @@ class GenerationTask(TaskDefinition, reserved=True):
         if refused >= REFUSED_ROUNDS:
             self._end(tx, "limit", f"no tool call could be run in {refused} rounds in a row")
             return
+        limits = await caps(harness, tx, conversation, settings)
+        if limits and (spent := await reached(tx, limits)) is not None:
+            self._end(tx, "limit", spent)
+            return
         if round > 0:
             await place_due(harness, tx, conversation, "round", run)
         live = await tx.doc(LIVE, run)
@@ -91,6 +96,7 @@ class GenerationTask(TaskDefinition, reserved=True):
             attempt=1,
             began=tx.now,
             **pinned(uses),
+            **capped(limits),
         )
 
     async def _fill_in(self, tx: InvocationTransaction, run: TaskId) -> None:
@@ -127,6 +133,10 @@ class GenerationTask(TaskDefinition, reserved=True):
             return
         installed = harness.installed
         request = await self._build(invocation, model, installed, pin)
+        spent = await stopped_by(harness, invocation.conversation) if pin.get("capped") else None
+        if spent is not None:  # by others beside it, or by the attempts before this one
+            await invocation.record(partial(self._ended, reason="limit", detail=spent))
+            return
         stream = Stream(harness, invocation, model)
         try:
             message = await stream.run(request)

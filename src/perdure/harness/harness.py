@@ -56,7 +56,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     sequential: bool = False  #: the calls of a round run one after another
     steering: Literal["one", "all"] = "one"
     follow_up: Literal["one", "all"] = "one"
-    max_rounds: int = 100
+    max_rounds: int = 100  #: of one run
+    max_spend: float | None = None  #: what the conversation may spend, in the currency of costs; None is no limit
+    max_subtree_spend: float | None = None  #: the same for it and all conversations below it
+    max_session_spend: float | None = None  #: and for all conversations of the session together
     max_queued: int = 1000
     max_jobs: int = 8  #: background jobs of a conversation that run at a time
     job_seconds: float = 86_400.0  #: how long one may run
@@ -183,7 +186,16 @@ def overlay(settings: Settings, own: dict[str, Any] | None) -> Settings:
 
 
 #: The least that a setting can be.
-_LEAST = {"max_rounds": 1, "max_queued": 1, "max_jobs": 0, "job_seconds": 1, "job_bytes": 4096}
+_LEAST = {
+    "max_rounds": 1,
+    "max_spend": 0,
+    "max_subtree_spend": 0,
+    "max_session_spend": 0,
+    "max_queued": 1,
+    "max_jobs": 0,
+    "job_seconds": 1,
+    "job_bytes": 4096,
+}
 
 
 def check_setting(name: str, value: Any) -> None:

@@ -7,8 +7,7 @@ it can be exceeded by. See `usage.charged` for what attempts of unknown cost com
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from perdure.harness.stored import USAGE, USAGE_BELOW, USAGE_TOTAL
 from perdure.harness.usage import charged, owners_above
@@ -16,7 +15,7 @@ from perdure.records import ConversationId
 from perdure.session.transaction import Transaction
 
 if TYPE_CHECKING:
-    from perdure.harness.harness import Harness
+    from perdure.harness.harness import Harness, Settings
 
 
 class Cap(NamedTuple):
@@ -28,25 +27,25 @@ class Cap(NamedTuple):
     conversation: ConversationId
 
 
-async def caps(harness: Harness, tx: Transaction, conversation: ConversationId) -> list[Cap]:
-    """The limits that hold for a conversation's requests: its own, those of the conversations above it, the session's."""
-    own = await harness.settings(tx, conversation)
+async def caps(harness: Harness, tx: Transaction, conversation: ConversationId, own: Settings) -> list[Cap]:
+    """The limits that a conversation's requests are under: its own, those of the conversations above it, the
+    session's."""
     found: list[Cap] = []
     if own.max_spend is not None:
         found.append(Cap("max_spend", own.max_spend, f"conversation {conversation}", conversation))
-    async for cap in _subtrees(harness, tx, conversation):
-        found.append(cap)
+    at, settings = conversation, own
+    above = owners_above(tx, conversation)
+    while True:
+        most = settings.max_subtree_spend
+        if most is not None:
+            found.append(Cap("max_subtree_spend", most, f"conversation {at} with those below it", at))
+        next_one = await anext(above, None)
+        if next_one is None:
+            break
+        at, settings = next_one, await harness.settings(tx, next_one)
     if own.max_session_spend is not None:
         found.append(Cap("max_session_spend", own.max_session_spend, "the session", conversation))
     return found
-
-
-async def _subtrees(harness: Harness, tx: Transaction, conversation: ConversationId) -> AsyncIterator[Cap]:
-    chain = [conversation, *[each async for each in owners_above(tx, conversation)]]
-    for each in chain:
-        most = (await harness.settings(tx, each)).max_subtree_spend
-        if most is not None:
-            yield Cap("max_subtree_spend", most, f"conversation {each} with those below it", each)
 
 
 async def reached(tx: Transaction, limits: list[Cap]) -> str | None:
@@ -67,7 +66,12 @@ async def _spent(tx: Transaction, cap: Cap) -> float:
     return spent
 
 
-async def stopped(harness: Harness, conversation: ConversationId) -> str | None:
+def capped(limits: list[Cap]) -> dict[str, Any]:
+    """What a checkpoint keeps of it: nothing, where there is no limit."""
+    return {"capped": True} if limits else {}
+
+
+async def stopped_by(harness: Harness, conversation: ConversationId) -> str | None:
     """Which limit stands in the way of sending a request of this conversation now, as of the tip; None for none."""
     async with harness.line.commit(Transaction) as tx:
-        return await reached(tx, await caps(harness, tx, conversation))
+        return await reached(tx, await caps(harness, tx, conversation, await harness.settings(tx, conversation)))
