@@ -184,3 +184,17 @@ def test_an_answer_that_could_not_be_written_is_no_success(shop, json: str) -> N
     assert done.stderr.splitlines()[-1] == "1"
     assert "standard output cannot be written (No space left on device)" in done.stderr.splitlines()[-2]
     assert "Hello" in shop.perdure("show").stdout
+
+
+def test_what_else_is_unfinished_is_said_at_the_beginning_and_at_the_end(shop) -> None:
+    for prompt, key in (("Hello demo:slow=0.05", "soon"), ("Hello demo:slow=0.05 demo:hang", "never")):
+        with shop.start("run", prompt, "--conversation", key, "--json") as child:
+            shop.until(child, "accepted")
+            os.kill(child.pid, signal.SIGTERM)
+            child.wait()
+    done = shop.perdure("run", "Hello demo:slow=0.6")
+    begun = [line for line in done.stderr.splitlines() if "was not finished: it goes on while" in line]
+    assert [line.split()[5] for line in begun] == ["soon", "never"]
+    assert "of conversation soon is answered: (demo model)" in done.stderr
+    assert "of conversation never is not finished: perdure resume goes on with it" in done.stderr
+    assert "was not finished" not in shop.perdure("run", "Hello", "--session", "another").stderr

@@ -64,7 +64,7 @@ def _brought(spec: str) -> list[Extension]:
         if not hasattr(value, name):
             raise UsageError(f"--tools {spec!r}: there is no {name!r} in {module}{_offers(value)}")
         value = getattr(value, name)
-    found = _extensions(spec, value)
+    found = _bundled(spec, _parts(spec, value))
     describe = adapter("schema")().describe
     for each in (each for extension in found for each in extension.tools):
         try:
@@ -112,17 +112,22 @@ def _import(name: str) -> Any:
     return importlib.import_module(name)
 
 
-def _extensions(spec: str, value: Any) -> list[Extension]:
+def _bundled(spec: str, parts: Sequence[Extension | Tool]) -> list[Extension]:
+    """The extensions, and one more for the tools that are in none of them."""
+    bare = [each for each in parts if isinstance(each, Tool)]
+    own = [Extension(name=spec, tools=bare)] if bare else []
+    return [*own, *(each for each in parts if isinstance(each, Extension))]
+
+
+def _parts(spec: str, value: Any) -> list[Extension | Tool]:
     if isinstance(value, Registry):
         return list(value.extensions)
-    if isinstance(value, Extension):
+    if isinstance(value, Extension | Tool):
         return [value]
     if isinstance(value, list | tuple):
-        return [each for item in cast("list[Any]", value) for each in _extensions(spec, item)]
-    if isinstance(value, Tool):
-        return [Extension(name=spec, tools=[value])]
+        return [each for item in cast("list[Any]", value) for each in _parts(spec, item)]
     if inspect.isroutine(value) or isinstance(value, functools.partial):
-        return [Extension(name=spec, tools=[tool(cast("Callable[..., Any]", value))])]
+        return [tool(cast("Callable[..., Any]", value))]
     raise UsageError(
         f"--tools {spec!r} is a {type(value).__name__}: "
         "it must be a function, a tool, a list of them, an Extension or a Registry"

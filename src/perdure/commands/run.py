@@ -21,6 +21,7 @@ from perdure.commands.chosen import check_model, preflight
 from perdure.commands.following import Following, beside, first_of
 from perdure.commands.installed import Installed, install
 from perdure.commands.options import Means, Place, as_json_option, equipped, named, placed, seconds
+from perdure.commands.others import Others
 from perdure.commands.output import Output
 from perdure.commands.picking import pick
 from perdure.commands.private import hide_secrets, keep_private
@@ -137,6 +138,7 @@ class Running:
         self._accepting = False
         self._submission: int | None = None
         self._handed: HandedIn | None = None
+        self._others: Others | None = None
 
     def stop(self, why: str) -> None:
         """Ask it to end."""
@@ -218,6 +220,8 @@ class Running:
                 raise
             return self._kept(str(error))
         self._accepting = True
+        before = session.inspect().submissions
+        self._others = Others(reader, (item for item in before if item.id != self._submission), self._note)
         if self._submission is None:
             key = self._ask.conversation
             chat = await session.root() if key is None else await session.conversation(key)
@@ -225,6 +229,7 @@ class Running:
             submitted = await chat.submit(self._ask.prompt, request_id=self._ask.request_id)
             self._accepted({"submission": submitted.id, "conversation": chat.id}, model)
         assert self._submission is not None
+        await self._others.begin()
         await session.resume()
         side = Here(session, self._submission, self._clock, self._note)
         try:
@@ -272,9 +277,14 @@ class Running:
         """Who handed something in relies on this process and its tools: it goes on until that is settled."""
         assert self._submission is not None
         await stay(session, reader, self._submission, self._stop, Here(session, None, self._clock, self._note))
+        await self._tell_others()
         jobs = sum(task.kind == JOB for task in session.inspect().tasks)
         if jobs:
             self._note(f"{jobs} in the background ended with this process; perdure chat keeps them while it is open")
+
+    async def _tell_others(self) -> None:
+        if self._others is not None:
+            await self._others.end()
 
     async def _follow(self, following: Following, side: Side, before_end: Callable[[], Awaitable[None]]) -> int:
         """Tell what happens until it is settled, waits, or is left; the exit code."""
@@ -292,6 +302,7 @@ class Running:
                     return WAITS
                 if self._stop.done() and aborting is None:
                     if self._stop.result() not in ABORTING:
+                        await self._tell_others()
                         return self._left(self._stop.result(), side.afterwards)
                     self._note(f"{self._reason()}: aborting")
                     aborting = beside(side.abort(self._submission, self._reason()))
