@@ -324,7 +324,7 @@ class Submission(Record, frozen=True, kw_only=True):
 
     id: SubmissionId
     conversation: ConversationId
-    type: Literal["input", "write", "reset"]
+    type: Literal["input", "write", "reset", "summary"]
     state: SubmissionState
     digest: str
     at: float

@@ -45,6 +45,14 @@ async def test_a_write_is_taken_without_asking_the_model(guest: HandInSession, c
     assert [entry.data for entry in await chat.entries()] == [{"by": "guest"}]
 
 
+async def test_a_reset_is_taken_and_placed_by_the_owner(guest: HandInSession, clock: ManualClock) -> None:
+    chat = await guest.conversation("till")
+    handed = await chat.reset("Only the till matters.")
+    await clock.advance(1)
+    assert isinstance(await handed.wait(), perdure.Answered)
+    assert [entry.kind for entry in await chat.entries()] == ["perdure.reset"]
+
+
 async def test_an_item_is_found_by_its_id_before_and_after_it_is_taken(
     guest: HandInSession, clock: ManualClock
 ) -> None:

@@ -25,7 +25,7 @@ from perdure.values import clean, clean_text
 #: How long an item may lie untaken beside a live owner before that is reported, in seconds (K1a).
 PATIENCE = 10.0
 
-Verb = Literal["input", "write", "abort", "answer", "retry"]
+Verb = Literal["input", "write", "reset", "abort", "answer", "retry"]
 
 
 class HandInSession(ReadSession):
@@ -110,6 +110,12 @@ class HandInConversation(ReadConversation):
         """Hand in an entry that asks no model."""
         body = {"kind": kind.name, "data": data, "request_id": request_id}
         return await self._handing.hand_in("write", {**self._address, **body})
+
+    async def reset(self, handoff: str | UserMessage | None = None, *, request_id: str | None = None) -> HandedIn:
+        """Hand in a reset: the model's context starts there (H8)."""
+        message = user_text(handoff) if isinstance(handoff, str) else handoff
+        body = {"handoff": message and msgspec.to_builtins(message), "request_id": request_id}
+        return await self._handing.hand_in("reset", {**self._address, **body})
 
     async def abort(
         self,

@@ -11,7 +11,7 @@ from perdure.harness.harness import Settings, check_setting, overlay
 from perdure.harness.jobs import Jobs
 from perdure.harness.runs import run_of, withdraw
 from perdure.harness.stored import AGENT, LIVE, USAGE, USAGE_BELOW
-from perdure.harness.submissions import SubmissionHandle, WhenBusy, submit_input, submit_write
+from perdure.harness.submissions import SubmissionHandle, WhenBusy, submit_input, submit_reset, submit_write
 from perdure.harness.usage import merged, shown
 from perdure.messages import UserMessage
 from perdure.records import Conversation, ConversationId, Entry, EntryId, Queued, Submission, Task
@@ -68,10 +68,28 @@ class ConversationHandle:
             item = await submit_input(self._harness, tx, self.id, content, request_id=request_id, when_busy=when_busy)
         return SubmissionHandle(self._harness, item.id)
 
-    async def write(self, kind: EntryKind, data: Any = None, *, request_id: str | None = None) -> SubmissionHandle:
-        """Hand in an entry that asks no model; durable on return. While a run is live it waits for a boundary."""
+    async def write(
+        self, kind: EntryKind, data: Any = None, *, head: EntryId | None = None, request_id: str | None = None
+    ) -> SubmissionHandle:
+        """Hand in an entry that asks no model; durable on return. While a run is live it waits for a boundary.
+
+        With `head` the model's context starts at that entry from then on. Where it starts later already when this
+        is placed, it settles as unanswered, `stale` (H9). Raises NotFound for a head that is not seen from here.
+        """
         async with self.commit() as tx:
-            item = await submit_write(self._harness, tx, self.id, kind.name, data, request_id=request_id)
+            item = await submit_write(self._harness, tx, self.id, kind.name, data, head=head, request_id=request_id)
+        return SubmissionHandle(self._harness, item.id)
+
+    async def reset(
+        self, handoff: str | UserMessage | None = None, *, request_id: str | None = None
+    ) -> SubmissionHandle:
+        """Hand in a reset; durable on return. The model's context starts there, with the handoff, if there is one.
+
+        Everything said before stays in storage. While a run is live it waits for the next boundary, in the order of
+        writes; placed after a tool round it ends the run: what that had to answer is unanswered, `reset` (H8).
+        """
+        async with self.commit() as tx:
+            item = await submit_reset(self._harness, tx, self.id, handoff, request_id=request_id)
         return SubmissionHandle(self._harness, item.id)
 
     async def abort(

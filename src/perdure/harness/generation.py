@@ -13,7 +13,7 @@ from perdure.harness.loadout import in_use, pinned, uses_of
 from perdure.harness.output import clip
 from perdure.harness.registry import Tool
 from perdure.harness.retry import wait_before_retry
-from perdure.harness.runs import place_due, settle_answered, settle_unanswered
+from perdure.harness.runs import place_due, place_summaries, settle_answered, settle_unanswered
 from perdure.harness.spending import capped, caps, reached, stopped_by
 from perdure.harness.stored import ASSISTANT, GENERATION, LIVE, TOOL_RESULT
 from perdure.harness.stream import Stream
@@ -67,17 +67,21 @@ class GenerationTask(TaskDefinition, reserved=True):
         await self._fill_in(tx, run)
         settings = await harness.settings(tx, conversation)
         if round >= settings.max_rounds:
-            self._end(tx, "limit", f"the run reached its limit of {settings.max_rounds} rounds")
+            await self._end(tx, "limit", f"the run reached its limit of {settings.max_rounds} rounds")
             return
         if refused >= REFUSED_ROUNDS:
-            self._end(tx, "limit", f"no tool call could be run in {refused} rounds in a row")
+            await self._end(tx, "limit", f"no tool call could be run in {refused} rounds in a row")
             return
         limits = await caps(harness, tx, conversation, settings)
         if limits and (spent := await reached(tx, limits)) is not None:
-            self._end(tx, "limit", spent)
+            await self._end(tx, "limit", spent)
             return
         if round > 0:
-            await place_due(harness, tx, conversation, "round", run)
+            reset = await place_due(harness, tx, conversation, "round", run)
+            if reset is not None:
+                await self._end(tx, "reset", f"the conversation was reset by submission {reset.id}")
+                await place_due(harness, tx, conversation, "final", None)
+                return
         live = await tx.doc(LIVE, run)
         _show(live, round=round, attempt=1)
         uses = await in_use(harness, tx, conversation, settings)
@@ -273,7 +277,7 @@ class GenerationTask(TaskDefinition, reserved=True):
         message = clip(clean_text(str(error)), MOST_TOLD)
         if wait is None:
             reason: UnansweredReason = "overflow" if error.kind == "overflow" else "model_error"
-            self._end(tx, reason, f"{error.kind}: {message}")
+            await self._end(tx, reason, f"{error.kind}: {message}")
             return
         _show(live, round=pin["round"], attempt=attempt + 1)
         live["retry"] = {"kind": error.kind, "message": message, "at": tx.now + wait}
@@ -301,11 +305,12 @@ class GenerationTask(TaskDefinition, reserved=True):
             tx.append(run.conversation, ASSISTANT, messages=(message,), data=data, task=run.id)
 
     async def _ended(self, tx: InvocationTransaction, *, reason: UnansweredReason, detail: str) -> None:
-        self._end(tx, reason, detail)
+        await self._end(tx, reason, detail)
 
-    def _end(self, tx: InvocationTransaction, reason: UnansweredReason, detail: str) -> None:
-        """The run ends without an answer; the inbox is left alone (H6)."""
+    async def _end(self, tx: InvocationTransaction, reason: UnansweredReason, detail: str) -> None:
+        """The run ends without an answer; the inbox is left alone (H6), but for finished summaries (H35)."""
         settle_unanswered(tx, tx.invocation.id, reason, detail)
+        await place_summaries(tx, tx.invocation.conversation)
         tx.fail(ErrorInfo(type=reason, message=detail))
 
     async def abort(self, invocation: Invocation) -> None:
@@ -321,6 +326,7 @@ class GenerationTask(TaskDefinition, reserved=True):
                 self._keep_partial(tx, run, (await tx.doc(LIVE, run.id))["text"], pin, "aborted")
             reason = run.abort.reason if run.abort is not None else "aborted"
             settle_unanswered(tx, run.id, "aborted", reason)
+            await place_summaries(tx, run.conversation)
             await place_due(self.harness, tx, run.conversation, "final", None, after=run.memos.get(ABORTED_AT, 0))
             tx.aborted()
 

@@ -9,7 +9,7 @@ import msgspec
 
 from perdure.errors import UsageError
 from perdure.harness.conversation import abort_conversation
-from perdure.harness.submissions import WhenBusy, submit_input, submit_write, withdraw_submission
+from perdure.harness.submissions import WhenBusy, submit_input, submit_reset, submit_write, withdraw_submission
 from perdure.messages import UserMessage
 from perdure.records import ROOT, Conversation, ConversationId, Inbound, SubmissionId, TaskId
 from perdure.session.opening import InboundHandler
@@ -41,6 +41,13 @@ class WriteItem(_To, frozen=True, kw_only=True):
 
     kind: str
     data: Any = None
+    request_id: str | None = None
+
+
+class ResetItem(_To, frozen=True, kw_only=True):
+    """Starts the model's context anew."""
+
+    handoff: UserMessage | None = None
     request_id: str | None = None
 
 
@@ -92,6 +99,13 @@ def handlers(harness: Harness) -> Mapping[str, InboundHandler]:
         found = await submit_write(harness, tx, conversation.id, body.kind, body.data, request_id=request_id)
         return {"submission": found.id, "conversation": conversation.id}
 
+    async def reset(tx: TaskTransaction, item: Inbound) -> Any:
+        body = _read(item, ResetItem)
+        conversation = await _conversation(tx, body)
+        request_id = body.request_id or f"inbound:{item.id}"
+        found = await submit_reset(harness, tx, conversation.id, body.handoff, request_id=request_id)
+        return {"submission": found.id, "conversation": conversation.id}
+
     async def abort(tx: TaskTransaction, item: Inbound) -> Any:
         body = _read(item, AbortItem)
         reason = clean_text(body.reason)
@@ -110,7 +124,7 @@ def handlers(harness: Harness) -> Mapping[str, InboundHandler]:
         await answer(tx, TaskId(body.question), body.value, by=body.by)
         return {"answered": body.question}
 
-    return {"input": input, "write": write, "abort": abort, "answer": decide}
+    return {"input": input, "write": write, "reset": reset, "abort": abort, "answer": decide}
 
 
 async def root(tx: TaskTransaction) -> Conversation:

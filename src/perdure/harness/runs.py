@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from perdure.harness.stored import GENERATION, LIVE, USER
+from perdure.harness.stored import COMPACTION, GENERATION, LIVE, RESET, USER
 from perdure.inbox.boundary import Point, due
 from perdure.messages import UserMessage
 from perdure.records import (
@@ -52,12 +52,53 @@ def user_message(content: Any) -> UserMessage:
     return msgspec.convert(content, UserMessage)
 
 
-def place_write(tx: TaskTransaction, write: Submission) -> Entry:
-    """Append a write's entry and settle it."""
-    content = write.content
-    entry = tx.append(write.conversation, EntryKind(content["kind"]), data=content.get("data"))
-    tx.put_submission(evolve(write, state=Done(entry=entry.id), content=None))
-    return entry
+async def place_entry(tx: TaskTransaction, item: Submission) -> None:
+    """Append the entry of what asks no model (a write, a reset, a summary), and settle it.
+
+    A head that would bring back what the present one cut off is stale: nothing is appended (H9). So is a summary
+    that cuts no further: of several in flight the furthest cut wins (H27).
+    """
+    content, conversation = item.content, item.conversation
+    head: EntryId | None = content.get("head")
+    if head is not None:
+        floor = await floor_of(tx, conversation)
+        if head < floor or (head == floor and item.type == "summary"):
+            detail = f"the transcript starts at entry {floor} already, this starts it at {head}"
+            tx.put_submission(evolve(item, state=Unanswered(reason="stale", detail=detail), content=None))
+            return
+    match item.type:
+        case "reset":
+            handoff = content["handoff"]
+            messages = () if handoff is None else (user_message(handoff),)
+            entry = tx.append(conversation, RESET, messages=messages, data={"submission": item.id}, heads_itself=True)
+        case "summary":
+            messages, data = (user_message(content["message"]),), content["data"]
+            entry = tx.append(conversation, COMPACTION, messages=messages, data=data, head=head, task=data["task"])
+        case _:
+            entry = tx.append(conversation, EntryKind(content["kind"]), data=content.get("data"), head=head)
+    tx.put_submission(evolve(item, state=Done(entry=entry.id), content=None))
+
+
+async def place_entries(tx: TaskTransaction, conversation: ConversationId) -> None:
+    """Place everything that asks no model, in the order of their ids: none overtakes an older one."""
+    for item in tx.candidate.queued(conversation):
+        if item.type != "input":
+            await place_entry(tx, item)
+
+
+async def place_summaries(tx: TaskTransaction, conversation: ConversationId) -> None:
+    """Place finished summaries where a run ends, however it ends (H35). Their order among others is of no account."""
+    for item in tx.candidate.queued(conversation):
+        if item.type == "summary":
+            await place_entry(tx, item)
+
+
+async def floor_of(tx: TaskTransaction, conversation: ConversationId) -> EntryId:
+    """The oldest entry of the active transcript, as this transaction leaves it; 0 where nothing was cut off."""
+    for entry in reversed(tx.entries):
+        if entry.conversation == conversation and entry.head is not None:
+            return entry.head
+    return (await tx.transcript(conversation)).floor or EntryId(0)
 
 
 def place_input(tx: TaskTransaction, item: Submission, run: TaskId) -> Entry:
@@ -96,30 +137,34 @@ async def place_due(
     run: TaskId | None,
     *,
     after: int = 0,
-) -> None:
-    """Place what the boundary places (H5): writes, then inputs, which join `run` or start the next one.
+) -> Submission | None:
+    """Place what the boundary places (H5): what asks no model, then inputs, which join `run` or start the next one.
 
     `after`: only what was handed in later is due (an abort left the rest alone); older writes still go before it.
+    Returns the reset that it placed in `run`, which that ends (H8): then no input was placed.
     """
     queue = tx.candidate.queued(conversation)
     fresh = [item for item in queue if item.id > after]
     if not fresh or (run is None and not accepts_work(tx, conversation)):
-        return
+        return None
     if len(fresh) < len(queue):
-        fresh = [item for item in queue if item.id > after or item.type == "write"]
+        fresh = [item for item in queue if item.id > after or item.type != "input"]
     settings = await harness.settings(tx, conversation)
     chosen = due(fresh, point, steering=settings.steering, follow_up=settings.follow_up)
     for item in chosen:
         if item.type != "input":
-            place_write(tx, item)
+            await place_entry(tx, item)
+    resets = [item for item in chosen if item.type == "reset"]
+    if resets and run is not None:
+        return resets[-1]
     inputs = [item for item in chosen if item.type == "input"]
-    if not inputs:
-        return
-    if run is None:
+    if inputs and run is None:
         await start_run(harness, tx, conversation, inputs)
-        return
+        return None
     for item in inputs:
+        assert run is not None
         place_input(tx, item, run)
+    return None
 
 
 def settle_answered(tx: TaskTransaction, run: TaskId, answer: EntryId) -> None:

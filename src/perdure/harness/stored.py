@@ -10,7 +10,10 @@ from perdure.session.transaction import EntryKind
 USER = EntryKind("perdure.user")
 ASSISTANT = EntryKind("perdure.assistant")
 TOOL_RESULT = EntryKind("perdure.tool_result")
+#: The model's context starts with it; what was said before stays in storage (H8).
 RESET = EntryKind("perdure.reset")
+#: A summary of what came before its head, in the place of it (H26).
+COMPACTION = EntryKind("perdure.compaction")
 
 #: The kinds of the built-in tasks.
 GENERATION = "perdure.generation"

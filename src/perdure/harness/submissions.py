@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 
 from perdure.errors import ConversationBusy, InboxFull, InvalidValue, NotFound, TaskRefused, UsageError
-from perdure.harness.runs import accepts_work, place_due, place_write, run_of, start_run, user_message, withdraw
+from perdure.harness.runs import accepts_work, place_due, place_entries, run_of, start_run, user_message, withdraw
 from perdure.inbox.admission import check_request_id, digest_of, find_request, queued
 from perdure.messages import Message, UserMessage, text_of
 from perdure.messages import user as user_text
@@ -120,31 +120,70 @@ def _input(content: object) -> Any:
 
 
 async def submit_write(
-    harness: Harness, tx: TaskTransaction, conversation: ConversationId, kind: str, data: Any, *, request_id: str | None
+    harness: Harness,
+    tx: TaskTransaction,
+    conversation: ConversationId,
+    kind: str,
+    data: Any,
+    *,
+    request_id: str | None,
+    head: EntryId | None = None,
 ) -> Submission:
     """Admit an entry that asks no model: written at once when idle, at the next boundary when busy (H4).
 
+    With `head` the active transcript starts at that entry from then on; stale where it starts later already (H9).
     Raises RequestConflict, InboxFull, NotFound, UsageError; then nothing is staged.
     """
     if not kind or kind.startswith(RESERVED_PREFIX):
         raise UsageError(f"entry kind {kind!r} cannot be written: take a kind of your own, from entry_kind()")
-    content = clean({"kind": kind, "data": data})
+    content: dict[str, Any] = {"kind": kind, "data": clean(data)}
+    if head is not None:
+        await tx.visible(conversation, head)
+        content["head"] = head
+    return await admit_entry(harness, tx, conversation, "write", content, request_id=request_id)
+
+
+async def submit_reset(
+    harness: Harness,
+    tx: TaskTransaction,
+    conversation: ConversationId,
+    handoff: str | UserMessage | None,
+    *,
+    request_id: str | None,
+) -> Submission:
+    """Admit a reset: the model's context starts at its entry, with the handoff as what a user says (H8).
+
+    Placed at once when idle, at the next boundary when busy, in the order of writes; after a tool round it ends the
+    run. A tool that hands off stages it in the commit of its result. Raises as `submit_write`.
+    """
+    content = {"handoff": None if handoff is None else _input(handoff)}
+    return await admit_entry(harness, tx, conversation, "reset", content, request_id=request_id)
+
+
+async def admit_entry(
+    harness: Harness,
+    tx: TaskTransaction,
+    conversation: ConversationId,
+    type: Literal["write", "reset"],
+    content: dict[str, Any],
+    *,
+    request_id: str | None,
+) -> Submission:
+    """Admit what asks no model, and place it where no run is live. Raises RequestConflict, InboxFull, NotFound."""
     request_id = check_request_id(request_id)
-    digest = digest_of("write", content)
+    digest = digest_of(type, content)
     await tx.use(conversation)
     if request_id is not None:
         found = await find_request(tx, conversation, request_id, digest)
         if found is not None:
             return found
-    waiting = tx.candidate.queued(conversation)
     busy = run_of(tx.candidate, conversation) is not None
-    await _check_room(harness, tx, conversation, len(waiting) if busy else 0)
-    item = queued(tx, conversation, "write", content, request_id=request_id, body=digest)
+    waiting = len(tx.candidate.queued(conversation)) if busy else 0
+    await _check_room(harness, tx, conversation, waiting)
+    item = queued(tx, conversation, type, content, request_id=request_id, body=digest)
     tx.put_submission(item)
-    if not busy:
-        for write in tx.candidate.queued(conversation):  # a run that ended badly may have left older ones
-            if write.type == "write":
-                place_write(tx, write)
+    if not busy:  # a run that ended badly may have left older ones
+        await place_entries(tx, conversation)
     return tx.candidate.submissions[item.id]
 
 

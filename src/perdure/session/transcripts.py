@@ -44,7 +44,7 @@ class Transcript:
 
     @property
     def floor(self) -> EntryId | None:
-        """The oldest entry that the present head keeps: a head write below it is stale (H9)."""
+        """The oldest entry that the present head keeps: a head below it is stale (H9)."""
         return None if self.head is None else self.head.head
 
 
