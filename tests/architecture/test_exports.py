@@ -98,10 +98,22 @@ def class_lines(node: ast.ClassDef) -> Iterator[str]:
                 pass
 
 
-def lines_of(node: Definition) -> Iterator[str]:
+def inherited(module: str, node: ast.ClassDef) -> Iterator[str]:
+    """What a class has from bases of other modules that are no public names themselves."""
+    public = {original for _, _, original in reexports("perdure")}
+    sources = {name: (source, original) for name, source, original in reexports(module)}
+    for base in node.bases:
+        source, original = sources.get(ast.unparse(base), ("", ""))
+        for made in definitions(source, original) if source and original not in public else ():
+            if isinstance(made, ast.ClassDef):
+                yield from list(class_lines(made))[1:]
+
+
+def lines_of(node: Definition, module: str) -> Iterator[str]:
     match node:
         case ast.ClassDef():
             yield from class_lines(node)
+            yield from inherited(module, node)
         case ast.FunctionDef() | ast.AsyncFunctionDef():
             yield function_line(node)
         case _:
@@ -119,7 +131,9 @@ def snapshot() -> str:
             assert made or parsed(f"{module}.{original}"), (
                 f"{package} exports {name}, but {module} does not define {original}"
             )
-            lines += [f"{name}  ({module})"] + [f"    {line}" for node in made for line in lines_of(node)] + [""]
+            lines += (
+                [f"{name}  ({module})"] + [f"    {line}" for node in made for line in lines_of(node, module)] + [""]
+            )
     return "\n".join(lines)
 
 

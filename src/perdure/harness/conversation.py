@@ -2,53 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from perdure.errors import UsageError
+from perdure.harness.conversation_reading import ConversationReading
 from perdure.harness.generation import ABORTED_AT
-from perdure.harness.harness import Settings, check_setting, overlay
+from perdure.harness.harness import check_setting
 from perdure.harness.jobs import Jobs
 from perdure.harness.runs import run_of, withdraw
-from perdure.harness.stored import AGENT, LIVE, USAGE, USAGE_BELOW
+from perdure.harness.stored import AGENT
 from perdure.harness.submissions import SubmissionHandle, WhenBusy, submit_input, submit_reset, submit_write
-from perdure.harness.usage import merged, shown
 from perdure.messages import UserMessage
-from perdure.records import Conversation, ConversationId, Entry, EntryId, Queued, Submission, Task
-from perdure.session.documents import DocumentToken
-from perdure.session.line import Commit, Line, forbid_inside_commit
-from perdure.session.reading import Attached, snapshot, snapshot_as_of
+from perdure.records import ConversationId, EntryId, Queued
+from perdure.session.line import Commit, forbid_inside_commit
 from perdure.session.transaction import EntryKind
 from perdure.settle.state import evolve
 from perdure.settle.walks import traverse
-from perdure.tasks.transaction import QUESTION, TaskTransaction
+from perdure.tasks.transaction import TaskTransaction
 from perdure.values import clean_text
 
-if TYPE_CHECKING:
-    from perdure.harness.harness import Harness
 
-
-class ConversationHandle:
-    """One conversation of an open session."""
-
-    def __init__(self, harness: Harness, id: ConversationId) -> None:
-        self._harness = harness
-        self.id = id
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, ConversationHandle):
-            return NotImplemented
-        return other.id == self.id and other._harness.line is self._harness.line
-
-    def __hash__(self) -> int:
-        return hash(self.id)
-
-    def __repr__(self) -> str:
-        return f"<conversation {self.id} of session {self._line.session!r}>"
-
-    @property
-    def _line(self) -> Line:
-        return self._harness.line
+class ConversationHandle(ConversationReading):
+    """One conversation of an open session: what can be handed in to it, and what can be read of it."""
 
     # -- handing in -------------------------------------------------------------------------
 
@@ -135,77 +110,10 @@ class ConversationHandle:
         """`async with chat.commit() as tx`: entries, documents and tasks of it, together or not at all."""
         return self._line.commit(lambda line: TaskTransaction(line, self.id))
 
-    # -- reading ----------------------------------------------------------------------------
-
-    @property
-    def busy(self) -> bool:
-        """Whether a run is live, as published (K40)."""
-        return run_of(self._line.memory.published, self.id) is not None
-
-    async def wait_idle(self) -> None:
-        """Wait until no ordinary task of this conversation is live. Starts the scheduler (K41)."""
-        await self._harness.scheduler.wait_idle(self.id)
-
-    async def record(self) -> Conversation:
-        """The conversation's record. Raises NotFound."""
-        return await self._line.memory.conversation(self.id)
-
-    async def entries(self, *, before: EntryId | None = None, limit: int = 100) -> list[Entry]:
-        """A page of the entries that this conversation sees, newest first (K16)."""
-        return await self._line.memory.entries(await self.record(), before=before, limit=limit)
-
-    async def history(self) -> AsyncIterator[Entry]:
-        """Every entry that this conversation sees, newest first, page by page."""
-        before: EntryId | None = None
-        while page := await self.entries(before=before):
-            for entry in page:
-                yield entry
-            before = page[-1].id
-
-    async def snapshot(self, token: DocumentToken, *, key: str = "") -> Any:
-        """A copy of the present value of a document of it, or of the session; None where there is none (K20)."""
-        owner = 0 if token.scope == "session" else self.id
-        return await snapshot(self._line, token, owner, key)
-
-    async def snapshot_as_of(self, token: DocumentToken, at: EntryId, *, key: str = "") -> Any:
-        """A rewindable document as it was after the commit that wrote entry `at` (K20)."""
-        return await snapshot_as_of(self._line, token, self.id, key, at)
-
-    async def attach(self, token: DocumentToken, *, key: str = "") -> Attached:
-        """A read-only value that follows each commit until it is closed (K43)."""
-        owner = 0 if token.scope == "session" else self.id
-        return await Attached.open(self._line, token, owner, key)
-
-    async def live(self) -> dict[str, Any] | None:
-        """What the live run shows: round, attempt, partial answer, retry, open tool calls. None while idle."""
-        run = run_of(self._line.memory.published, self.id)
-        return None if run is None else await snapshot(self._line, LIVE, run.id, "")
-
-    async def usage(self, *, subtree: bool = False) -> dict[str, Any]:
-        """What this conversation used, by model and by tool (H17); with `subtree` also what those below it did.
-
-        Below it are the conversations that its tasks own, and what those own, also when they were deleted.
-        """
-        own = await self.snapshot(USAGE)
-        return shown(merged(own, await self.snapshot(USAGE_BELOW)) if subtree else own)
-
-    async def settings(self) -> Settings:
-        """The settings in force."""
-        return overlay(self._harness.defaults.settings, await self.snapshot(AGENT))
-
     @property
     def jobs(self) -> Jobs:
         """The background jobs of this conversation."""
         return Jobs(self._harness, self.id, self.commit)
-
-    def inbox(self) -> list[Submission]:
-        """Queued submissions, oldest first, as published."""
-        published = self._line.memory.published
-        return [published.submissions[id] for id in published.queued.get(self.id, ())]
-
-    def questions(self) -> list[Task]:
-        """Open questions of this conversation's ordinary work, as published (K37)."""
-        return [task for task in self._line.memory.published.ordinary(self.id) if task.kind == QUESTION]
 
 
 async def abort_conversation(

@@ -82,7 +82,10 @@ def _read(item: Inbound, type: type[B]) -> B:
 
 def handlers(harness: Harness) -> Mapping[str, InboundHandler]:
     """The handlers by kind. Their answers say what became of the item, for whoever handed it in."""
+    return {**_submitting(harness), "abort": _abort, "answer": _answer}
 
+
+def _submitting(harness: Harness) -> Mapping[str, InboundHandler]:
     async def input(tx: TaskTransaction, item: Inbound) -> Any:
         body = _read(item, InputItem)
         conversation = await _conversation(tx, body)
@@ -106,25 +109,25 @@ def handlers(harness: Harness) -> Mapping[str, InboundHandler]:
         found = await submit_reset(harness, tx, conversation.id, body.handoff, request_id=request_id)
         return {"submission": found.id, "conversation": conversation.id}
 
-    async def abort(tx: TaskTransaction, item: Inbound) -> Any:
-        body = _read(item, AbortItem)
-        reason = clean_text(body.reason)
-        if body.submission is not None:
-            return {"withdrawn": await withdraw_submission(tx, SubmissionId(body.submission))}
-        if body.task is not None:
-            return {"marked": [body.task] if tx.abort_task(TaskId(body.task), reason) else []}
-        conversation = await _conversation(tx, body)
-        marked = await abort_conversation(
-            tx, conversation.id, background=body.background, keep=body.keep, reason=reason
-        )
-        return {"marked": marked}
+    return {"input": input, "write": write, "reset": reset}
 
-    async def decide(tx: TaskTransaction, item: Inbound) -> Any:
-        body = _read(item, AnswerItem)
-        await answer(tx, TaskId(body.question), body.value, by=body.by)
-        return {"answered": body.question}
 
-    return {"input": input, "write": write, "reset": reset, "abort": abort, "answer": decide}
+async def _abort(tx: TaskTransaction, item: Inbound) -> Any:
+    body = _read(item, AbortItem)
+    reason = clean_text(body.reason)
+    if body.submission is not None:
+        return {"withdrawn": await withdraw_submission(tx, SubmissionId(body.submission))}
+    if body.task is not None:
+        return {"marked": [body.task] if tx.abort_task(TaskId(body.task), reason) else []}
+    conversation = await _conversation(tx, body)
+    marked = await abort_conversation(tx, conversation.id, background=body.background, keep=body.keep, reason=reason)
+    return {"marked": marked}
+
+
+async def _answer(tx: TaskTransaction, item: Inbound) -> Any:
+    body = _read(item, AnswerItem)
+    await answer(tx, TaskId(body.question), body.value, by=body.by)
+    return {"answered": body.question}
 
 
 async def root(tx: TaskTransaction) -> Conversation:
