@@ -25,13 +25,13 @@ async def main() -> None:
         ops = await session.conversation("ops")
         async with ops.commit() as tx:
             deploy = tx.create_task(Deploy, {"version": "1.2"})
-        await session.until(lambda: bool(ops.questions()))
+        await session.until(lambda: bool(session.inspect().questions))
 
     async with perdure.open("ops.db", model=None, registry=registry) as session:  # after a restart
-        (question,) = (await session.conversation("ops")).questions()
-        await session.answer(question.id, True, by="ann")
+        (question,) = await (await session.conversation("ops")).questions()
+        await question.answer(True, by="ann")
         try:
-            await session.answer(question.id, False, by="ben")
+            await question.answer(False, by="ben")
         except perdure.AlreadyAnswered as error:
             print(error)
         print(await session.wait_task(deploy.id))

@@ -39,6 +39,7 @@ if TYPE_CHECKING:  # a name is loaded when it is first used: `perdure --help` ne
     )
     from perdure.harness.call import Call as ToolCall
     from perdure.harness.conversation import ConversationHandle as Conversation
+    from perdure.harness.decisions import Allow, Ask, Deny, Edit
     from perdure.harness.harness import RequestLimits, Settings
     from perdure.harness.hooks import (
         AnswerReceived,
@@ -55,6 +56,7 @@ if TYPE_CHECKING:  # a name is loaded when it is first used: `perdure --help` ne
         RoundDone,
         Summary,
     )
+    from perdure.harness.question import Question
     from perdure.harness.registry import Extension, Registry, Section, Tool, ToolResult, section, tool
     from perdure.harness.retry import RetryPolicy
     from perdure.harness.submissions import Answered, NotAnswered
@@ -66,15 +68,19 @@ if TYPE_CHECKING:  # a name is loaded when it is first used: `perdure --help` ne
     from perdure.tasks.invocation import Invocation
 
 __all__ = [
+    "Allow",
     "AlreadyAnswered",
     "AnswerReceived",
     "Answered",
+    "Ask",
     "Block",
     "CallReturned",
     "CallToJudge",
     "CompactionToDo",
     "Conversation",
     "ConversationBusy",
+    "Deny",
+    "Edit",
     "Extension",
     "Fenced",
     "HandInSession",
@@ -88,6 +94,7 @@ __all__ = [
     "OwnerGone",
     "PerdureError",
     "PromptScope",
+    "Question",
     "ReadSession",
     "Refuse",
     "Registry",

@@ -12,15 +12,19 @@ from typing import Any
 
 #: Name: (module, its name there).
 PLACES: Mapping[str, tuple[str, str]] = {
+    "Allow": ("perdure.harness.decisions", "Allow"),
     "AlreadyAnswered": ("perdure.errors", "AlreadyAnswered"),
     "AnswerReceived": ("perdure.harness.hooks", "AnswerReceived"),
     "Answered": ("perdure.harness.submissions", "Answered"),
+    "Ask": ("perdure.harness.decisions", "Ask"),
     "Block": ("perdure.harness.hooks", "Block"),
     "CallReturned": ("perdure.harness.hooks", "CallReturned"),
     "CallToJudge": ("perdure.harness.hooks", "CallToJudge"),
     "CompactionToDo": ("perdure.harness.hooks", "CompactionToDo"),
     "Conversation": ("perdure.harness.conversation", "ConversationHandle"),
     "ConversationBusy": ("perdure.errors", "ConversationBusy"),
+    "Deny": ("perdure.harness.decisions", "Deny"),
+    "Edit": ("perdure.harness.decisions", "Edit"),
     "Extension": ("perdure.harness.registry", "Extension"),
     "Fenced": ("perdure.errors", "Fenced"),
     "HandInSession": ("perdure.app.handing_in", "HandInSession"),
@@ -34,6 +38,7 @@ PLACES: Mapping[str, tuple[str, str]] = {
     "OwnerGone": ("perdure.errors", "OwnerGone"),
     "PerdureError": ("perdure.errors", "PerdureError"),
     "PromptScope": ("perdure.harness.hooks", "PromptScope"),
+    "Question": ("perdure.harness.question", "Question"),
     "ReadSession": ("perdure.app.looking", "ReadSession"),
     "Refuse": ("perdure.harness.hooks", "Refuse"),
     "Registry": ("perdure.harness.registry", "Registry"),

@@ -33,7 +33,6 @@ def plain_calls(session: Any, chat: Any, sent: Any, store: Any) -> dict[str, Cal
         "Conversation.busy": lambda: chat.busy,
         "Conversation.inbox": chat.inbox,
         "Conversation.jobs": lambda: chat.jobs,
-        "Conversation.questions": chat.questions,
         "Store.look": store.look,
         "Store.hand_in": store.hand_in,
         "Store.session": store.session,

@@ -101,10 +101,10 @@ async def test_an_abort_takes_the_open_question_back_and_a_late_answer_is_told_s
     chat = await session.conversation("a")
     await chat.submit("go")
     await world.until(lambda: chat.questions())
-    (question,) = chat.questions()
+    (question,) = await chat.questions()
     await world.running(chat.abort())
 
-    assert chat.questions() == []
+    assert await chat.questions() == []
     with pytest.raises(AlreadyAnswered, match="no longer pending"):
         await session.answer(question.id, "allow")
     assert went_on == []

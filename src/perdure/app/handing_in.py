@@ -14,10 +14,11 @@ from perdure.app.adapters import adapter
 from perdure.app.looking import ReadConversation, ReadSession
 from perdure.errors import NotTaken, OwnerGone, PerdureError, UsageError
 from perdure.harness.conversation import ConversationHandle
+from perdure.harness.decisions import Allow, Deny, Edit, stored
 from perdure.harness.submissions import Settled, WhenBusy
 from perdure.messages import UserMessage
 from perdure.messages import user as user_text
-from perdure.records import ROOT, ConversationId, Inbound, decode_inbound
+from perdure.records import ROOT, ConversationId, Inbound, TaskId, decode_inbound
 from perdure.session.transaction import EntryKind
 from perdure.storage import Worker
 from perdure.values import clean, clean_text
@@ -62,8 +63,9 @@ class HandInSession(ReadSession):
         return await self.hand_in("retry", {"task": id})
 
     async def answer(self, question: int, value: Any, *, by: str | None = None) -> HandedIn:
-        """Answer a question; the owner judges who was first (K37)."""
-        return await self.hand_in("answer", {"question": question, "value": value, "by": by})
+        """Answer a question; the owner judges who was first, and whether it fits (K37)."""
+        decision = stored(value) if isinstance(value, Allow | Deny | Edit) else value
+        return await self.hand_in("answer", {"question": question, "value": decision, "by": by})
 
     async def hand_in(self, kind: Verb, body: Mapping[str, Any]) -> HandedIn:
         """Insert an item under a new UUIDv7; durable on return. Raises NotFound for a session that nobody opened."""
@@ -138,6 +140,9 @@ class HandInConversation(ReadConversation):
                 if (item.body.get("key"), item.body.get("id"), item.body.get("request_id")) == wanted:
                     return HandedIn(session, item)
         return None
+
+    async def _answer(self, question: TaskId, value: Any, by: str | None) -> HandedIn:
+        return await self._handing.answer(question, value, by=by)
 
     async def handle(self, *, live: bool = False) -> ConversationHandle:
         if isinstance(self._name, str):

@@ -13,9 +13,10 @@ from perdure.app.adapters import LazySchema
 from perdure.app.models import ModelFinder
 from perdure.app.session import Session
 from perdure.clock import Clock
-from perdure.errors import NotFound
+from perdure.errors import NotFound, UsageError
 from perdure.harness.conversation import ConversationHandle
 from perdure.harness.harness import Defaults, Harness
+from perdure.harness.question import Question
 from perdure.harness.registry import Registry
 from perdure.harness.submissions import Answered, NotAnswered, Settled
 from perdure.records import (
@@ -219,9 +220,13 @@ class ReadConversation:
         """Queued submissions, oldest first."""
         return (await self.handle(live=True)).inbox()
 
-    async def questions(self) -> list[Task]:
-        """Open questions of this conversation's ordinary work (K37)."""
-        return (await self.handle(live=True)).questions()
+    async def questions(self) -> list[Question]:
+        """Open questions of this conversation's ordinary work, oldest first (K37). Only looked at: see `answer`."""
+        handle = await self.handle(live=True)
+        return [question.answered_by(self._answer) for question in await handle.questions()]
+
+    async def _answer(self, question: TaskId, value: Any, by: str | None) -> Any:
+        raise UsageError(f"question {question} was found by looking: open with mode='hand-in' to answer it")
 
 
 class ReadSubmission:

@@ -9,6 +9,7 @@ from typing import Any
 from perdure.app.keeping import Keeping
 from perdure.app.models import ModelFinder
 from perdure.errors import NotFound, UsageError
+from perdure.harness.approval import decide
 from perdure.harness.conversation import ConversationHandle
 from perdure.harness.harness import Harness
 from perdure.harness.intake import handlers, keyed, root
@@ -38,7 +39,6 @@ from perdure.settle.state import evolve
 from perdure.settle.walks import below
 from perdure.storage import Worker
 from perdure.tasks.inspection import Inspection, inspect_state
-from perdure.tasks.questions import answer as answer_question
 from perdure.tasks.transaction import TaskTransaction
 
 
@@ -119,9 +119,12 @@ class Session(Keeping):
             _free(tx, TaskId(id))
 
     async def answer(self, question: int, value: Any, *, by: str | None = None) -> None:
-        """Answer a question, at most once. Raises AlreadyAnswered, NotFound; then nothing changes (K37)."""
+        """Answer a question, at most once. Raises AlreadyAnswered, NotFound; then nothing changes (K37).
+
+        One about a call takes a decision, see `perdure.Ask`; for what is none it raises UsageError.
+        """
         async with self._line.commit(TaskTransaction) as tx:
-            await answer_question(tx, TaskId(question), value, by=by)
+            await decide(self._harness, tx, TaskId(question), value, by=by)
 
     def inspect(self) -> Inspection:
         """Live tasks, queued and placed submissions, open questions, held reasons, as published (K38)."""

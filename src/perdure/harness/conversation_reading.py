@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from perdure.harness.approval import answer_here
 from perdure.harness.harness import Settings, overlay
+from perdure.harness.question import Question
 from perdure.harness.runs import run_of
 from perdure.harness.stored import AGENT, LIVE, USAGE, USAGE_BELOW
 from perdure.harness.usage import merged, shown
-from perdure.records import Conversation, ConversationId, Entry, EntryId, Submission, Task
+from perdure.records import Conversation, ConversationId, Entry, EntryId, Submission
 from perdure.session.documents import DocumentToken
 from perdure.session.line import Line
 from perdure.session.reading import Attached, snapshot, snapshot_as_of
@@ -102,6 +105,7 @@ class ConversationReading:
         published = self._line.memory.published
         return [published.submissions[id] for id in published.queued.get(self.id, ())]
 
-    def questions(self) -> list[Task]:
-        """Open questions of this conversation's ordinary work, as published (K37)."""
-        return [task for task in self._line.memory.published.ordinary(self.id) if task.kind == QUESTION]
+    async def questions(self) -> list[Question]:
+        """Open questions of this conversation's ordinary work, as published, oldest first (K37)."""
+        open = [task for task in self._line.memory.published.ordinary(self.id) if task.kind == QUESTION]
+        return [Question(task, partial(answer_here, self._harness)) for task in sorted(open, key=lambda task: task.id)]

@@ -9,8 +9,10 @@ import msgspec
 
 from perdure.errors import InvalidArguments
 from perdure.harness.output import clip
+from perdure.harness.supervision import Broke
 from perdure.messages import StopReason, ToolCall, ToolErrorCode
 from perdure.schema import Described
+from perdure.values import clean_text
 
 
 class Passed(msgspec.Struct, frozen=True):
@@ -63,3 +65,18 @@ def judge(call: ToolCall, offered: Mapping[str, Described], *, stop: StopReason,
 
 def _schema(described: Described) -> str:
     return clip(msgspec.json.encode(described.parameters).decode(), 1000)
+
+
+def told(error: Exception) -> str:
+    """An error as class and message; a cause that is no Exception speaks for itself."""
+    if isinstance(error, Broke):
+        return clip(clean_text(str(error)), MOST_TOLD)
+    return clip(f"{type(error).__name__}: {message_of(error)}", MOST_TOLD)
+
+
+def message_of(error: BaseException) -> str:
+    """What an error says."""
+    try:
+        return clean_text(str(error))
+    except Exception as second:  # an exception whose text cannot be made is still only a failed tool
+        return f"(its message could not be made: {type(second).__name__})"

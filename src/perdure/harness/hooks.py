@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
 import msgspec
 
+from perdure.harness.decisions import Ask
 from perdure.messages import AssistantMessage, Message, ToolErrorCode, UserMessage
 from perdure.model import Usage
 from perdure.records import Conversation
@@ -54,11 +55,15 @@ class AnswerReceived(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CallToJudge(msgspec.Struct, frozen=True, kw_only=True):
-    """What a before_tool hook sees: a call that passed the gate's own checks, before its intent is committed."""
+    """What a before_tool hook sees: a call that passed the gate's own checks, before its intent is committed.
+
+    `allowed` is what was answered for good in its conversation: the `remember` of questions that were.
+    """
 
     conversation: int
     name: str
     arguments: dict[str, Any]
+    allowed: tuple[Any, ...] = ()
 
 
 class CallReturned(msgspec.Struct, frozen=True, kw_only=True):
@@ -158,7 +163,7 @@ Maybe: TypeAlias = "Awaitable[T] | T"
 BeforeRequest: TypeAlias = Callable[[RequestToSend], "Maybe[Sequence[Message] | None]"]
 AfterResponse: TypeAlias = Callable[[AnswerReceived], "Maybe[None]"]
 OnYield: TypeAlias = Callable[[AnswerReceived], "Maybe[str | UserMessage | None]"]
-BeforeTool: TypeAlias = Callable[[CallToJudge], "Maybe[Block | Rewrite | None]"]
+BeforeTool: TypeAlias = Callable[[CallToJudge], "Maybe[Block | Rewrite | Ask | None]"]
 AfterTool: TypeAlias = Callable[[CallReturned], "Maybe[Replace | None]"]
 AfterTools: TypeAlias = Callable[[RoundDone], "Maybe[None]"]
 BeforeCompact: TypeAlias = Callable[[CompactionToDo], "Maybe[Refuse | Summary | None]"]

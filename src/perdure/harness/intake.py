@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from perdure.errors import UsageError
+from perdure.harness.approval import decide
 from perdure.harness.conversation import abort_conversation
 from perdure.harness.submissions import WhenBusy, submit_input, submit_reset, submit_write, withdraw_submission
 from perdure.messages import UserMessage
 from perdure.records import ROOT, Conversation, ConversationId, Inbound, SubmissionId, TaskId
 from perdure.session.opening import InboundHandler
-from perdure.tasks.questions import answer
 from perdure.tasks.transaction import TaskTransaction
 from perdure.values import clean_text
 
@@ -109,7 +109,12 @@ def _submitting(harness: Harness) -> Mapping[str, InboundHandler]:
         found = await submit_reset(harness, tx, conversation.id, body.handoff, request_id=request_id)
         return {"submission": found.id, "conversation": conversation.id}
 
-    return {"input": input, "write": write, "reset": reset}
+    async def answer(tx: TaskTransaction, item: Inbound) -> Any:
+        body = _read(item, AnswerItem)
+        await decide(harness, tx, TaskId(body.question), body.value, by=body.by)
+        return {"answered": body.question}
+
+    return {"input": input, "write": write, "reset": reset, "answer": answer}
 
 
 async def _abort(tx: TaskTransaction, item: Inbound) -> Any:
@@ -122,12 +127,6 @@ async def _abort(tx: TaskTransaction, item: Inbound) -> Any:
     conversation = await _conversation(tx, body)
     marked = await abort_conversation(tx, conversation.id, background=body.background, keep=body.keep, reason=reason)
     return {"marked": marked}
-
-
-async def _answer(tx: TaskTransaction, item: Inbound) -> Any:
-    body = _read(item, AnswerItem)
-    await answer(tx, TaskId(body.question), body.value, by=body.by)
-    return {"answered": body.question}
 
 
 async def root(tx: TaskTransaction) -> Conversation:

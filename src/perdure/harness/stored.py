@@ -39,3 +39,6 @@ USAGE_TOTAL = declare("perdure.usage.total", scope="session", initial=lambda: {"
 
 #: A conversation's own settings over the session's: model, tools, instructions, steering, follow_up, max_rounds (H31).
 AGENT = declare("perdure.agent", history="rewindable", fork="as_of", initial=dict)
+
+#: What was allowed for good in a conversation: {"allow": [the `remember` of an answered question…]} (K37).
+PERMISSIONS = declare("perdure.permissions", history="rewindable", fork="as_of", initial=lambda: {"allow": []})

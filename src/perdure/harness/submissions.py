@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 
 from perdure.errors import ConversationBusy, InboxFull, InvalidValue, NotFound, TaskRefused, UsageError
+from perdure.harness.approval import supersede
 from perdure.harness.runs import accepts_work, place_due, place_entries, run_of, start_run, user_message, withdraw
 from perdure.inbox.admission import check_request_id, digest_of, find_request, queued
 from perdure.messages import Message, UserMessage, text_of
@@ -29,7 +30,7 @@ from perdure.records import (
 )
 from perdure.session.line import forbid_inside_commit
 from perdure.settle.walks import below
-from perdure.tasks.transaction import TaskTransaction
+from perdure.tasks.transaction import QUESTION, TaskTransaction
 from perdure.values import clean
 
 if TYPE_CHECKING:
@@ -100,6 +101,8 @@ async def submit_input(
         await start_run(harness, tx, conversation, [item])
     else:
         tx.put_submission(item)
+        if mode == "steer":
+            await supersede(tx, conversation)
         if not busy:  # a failed run left the inbox alone: the oldest goes first (H6)
             await place_due(harness, tx, conversation, "idle", None)
     return tx.candidate.submissions[item.id]
@@ -245,13 +248,16 @@ class SubmissionHandle:
                 raise NotFound(f"submission {self.id} is not settled")
 
     async def status(self) -> str:
-        """`queued`, `running`, `held(reason)`, `done` or `unanswered(reason)`. Waits for no work, starts none (K39)."""
+        """`queued`, `running`, `asks`, `held(reason)`, `done` or `unanswered(reason)`. Waits for no work (K39).
+
+        It `asks` while a question of its work is open, such as an approval, whatever else goes on.
+        """
         published = self._harness.line.memory.published
         record = published.submissions.get(self.id) or await self._stored()
         match record.state:
             case Placed(run=run):
                 held = self._held(run)
-                return f"held({held})" if held else "running"
+                return f"held({held})" if held else "asks" if self._asks(run) else "running"
             case Unanswered(reason=reason):
                 return f"unanswered({reason})"
             case state:
@@ -269,6 +275,10 @@ class SubmissionHandle:
             if isinstance(task.state, Held):
                 return task.state.reason
         return None
+
+    def _asks(self, run: Any) -> bool:
+        published = self._harness.line.memory.published
+        return any(task.kind == QUESTION for task in below(published, run, background=False))
 
     @property
     def _session(self) -> str:

@@ -10,19 +10,20 @@ from typing import TYPE_CHECKING, Any, cast
 import msgspec
 
 from perdure.errors import InvalidValue, PerdureError, Revoked, SandboxError
+from perdure.harness.approval import SUPERSEDED, Asking, Gate, ask, decided, judge_by_hooks, refusal
 from perdure.harness.call import Call
-from perdure.harness.gate import MOST_TOLD
-from perdure.harness.hooks import Block, CallToJudge, Rewrite
+from perdure.harness.gate import MOST_TOLD, message_of, told
+from perdure.harness.hooks import Block
 from perdure.harness.installed import Installed, ReadyTool
-from perdure.harness.loadout import Hook, uses_of
+from perdure.harness.loadout import uses_of
 from perdure.harness.output import clip
 from perdure.harness.registry import Tool
 from perdure.harness.stored import LIVE, TOOL, TOOL_RESULT
-from perdure.harness.supervision import Broke, CancelledWithin, Supervised, TimeUp
+from perdure.harness.supervision import CancelledWithin, Supervised, TimeUp
 from perdure.harness.threads import in_thread
 from perdure.harness.usage import count_call
 from perdure.messages import ToolErrorCode, ToolMessage
-from perdure.records import Begun, Completed, Running
+from perdure.records import Begun, Completed, Running, TaskId
 from perdure.session.line import Line
 from perdure.tasks.definition import TaskDefinition, phase
 from perdure.tasks.invocation import Invocation
@@ -60,43 +61,44 @@ class ToolTask(TaskDefinition, reserved=True):
     @phase(first=True)
     async def gate(self, invocation: Invocation, arguments: dict[str, Any], **rest: Any) -> None:
         """Let the hooks judge; then commit the intent: final arguments, replay policy, isolation."""
+        await self._pass(invocation, Gate(arguments=arguments), rest)
+
+    @phase
+    async def decided(
+        self, invocation: Invocation, question: TaskId, hook: str, at: dict[str, Any], rest: dict[str, Any]
+    ) -> None:
+        """The question of a hook has ended: go on from there."""
+        [outcome] = await invocation.outcomes([question])
+        found = decided(outcome, hook, msgspec.convert(at, Gate))
+        if isinstance(found, Block):
+            await self._blocked(invocation, found)
+        else:
+            await self._pass(invocation, found, rest)
+
+    async def _pass(self, invocation: Invocation, at: Gate, rest: dict[str, Any]) -> None:
+        """The gate, from this point on."""
         installed, name = self.harness.installed, invocation.input["name"]
         tool = installed.tools.get(name)
         if tool is None:
             await self._finish(invocation, _gone(name), None)
             return
-        for hook in installed.loadout(uses_of(rest)).hooks("before_tool"):
-            verdict = await self._judged(hook, invocation, name, arguments)
-            if isinstance(verdict, Block):
-                await self._finish(invocation, Result(text=clip(verdict.reason, MOST_TOLD), error="blocked"), None)
-                return
-            if verdict is not None:
-                arguments = verdict.arguments
-        async with invocation.commit() as tx:
-            tx.next(self.execute, intent=tool.replay, **{**rest, "arguments": arguments, "replay": tool.replay})
+        found = await judge_by_hooks(
+            self.harness, invocation, installed.loadout(uses_of(rest)).hooks("before_tool"), at
+        )
+        match found:
+            case Block():
+                await self._blocked(invocation, found)
+            case Asking():
+                async with invocation.commit() as tx:
+                    asked = await ask(tx, found, self.decided, rest)
+                if not asked:
+                    await self._blocked(invocation, refusal(SUPERSEDED, None))
+            case Gate(arguments=arguments):
+                async with invocation.commit() as tx:
+                    tx.next(self.execute, intent=tool.replay, **{**rest, "arguments": arguments, "replay": tool.replay})
 
-    async def _judged(
-        self, hook: Hook, invocation: Invocation, name: str, arguments: dict[str, Any]
-    ) -> Block | Rewrite | None:
-        """What a hook says. One that fails, or says what is no answer, must not let the call through (H24)."""
-        own = cast("dict[str, Any]", clean(arguments))  # a copy: a hook may change what it is given
-        seen = CallToJudge(conversation=invocation.conversation, name=name, arguments=own)
-        try:
-            verdict: object = await Supervised(
-                self.harness.watch, _answer_of(hook, seen), seconds=hook.seconds
-            ).result()
-            if isinstance(verdict, Rewrite):
-                rewritten: object = clean(verdict.arguments)
-                if not isinstance(rewritten, dict):
-                    return Block("the check of this call rewrote its arguments to what is no JSON object")
-                return Rewrite(cast("dict[str, Any]", rewritten))
-            if isinstance(verdict, Block):
-                return Block(clean_text(verdict.reason))
-        except Exception as error:
-            return Block(f"the check of this call failed: {_told(error)}")
-        if verdict is not None:
-            return Block(f"the check of this call answered with a {type(verdict).__name__}, which is no answer")
-        return None
+    async def _blocked(self, invocation: Invocation, block: Block) -> None:
+        await self._finish(invocation, Result(text=clip(block.reason, MOST_TOLD), error="blocked"), None)
 
     @phase
     async def execute(self, invocation: Invocation, arguments: dict[str, Any], **intent: Any) -> None:
@@ -248,14 +250,14 @@ def _failure(error: Exception, call: Call) -> Result:
         text = f"{call.name} ran out of its time limit of {call.timeout:g} s and was stopped. What it did stays done."
     elif isinstance(error, TimeoutError):  # a limit of its own: as little is known; a message of its own tells it all
         text = f"{call.name} ran out of time. What it did stays done."
-        told = _message(error)
-        return Result(text=call.bounded(f"{text}\n{told}") if told else _with_output(text, call), error="timeout")
+        said = message_of(error)
+        return Result(text=call.bounded(f"{text}\n{said}") if said else _with_output(text, call), error="timeout")
     elif isinstance(error, CancelledWithin):
         text = f"{call.name} was cancelled from within."
     elif isinstance(error, SandboxError | InvalidValue):
         text = clip(clean_text(str(error)), MOST_TOLD)
     else:
-        text = _told(error)
+        text = told(error)
     return Result(text=_with_output(text, call), error=code)
 
 
@@ -300,22 +302,3 @@ async def _call(line: Line, ready: ReadyTool, call: Call, arguments: dict[str, A
         call.stoppable()
         value = await value
     return value
-
-
-async def _answer_of(hook: Hook, seen: CallToJudge) -> object:
-    value: object = hook.function(seen)
-    return await value if inspect.isawaitable(value) else value
-
-
-def _told(error: Exception) -> str:
-    """An error as class and message; a cause that is no Exception speaks for itself."""
-    if isinstance(error, Broke):
-        return clip(clean_text(str(error)), MOST_TOLD)
-    return clip(f"{type(error).__name__}: {_message(error)}", MOST_TOLD)
-
-
-def _message(error: BaseException) -> str:
-    try:
-        return clean_text(str(error))
-    except Exception as second:  # an exception whose text cannot be made is still only a failed tool
-        return f"(its message could not be made: {type(second).__name__})"

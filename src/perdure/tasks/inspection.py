@@ -43,13 +43,14 @@ class SubmissionInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
 
 
 class QuestionInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """An open question."""
+    """An open question. `call` is the tool call that it is about: `name` and `arguments`."""
 
     id: int
     conversation: int
     payload: Any
     asker: int | None = None
     deadline: float | None = None
+    call: Any = None
 
 
 class Inspection(msgspec.Struct, frozen=True, kw_only=True):
@@ -130,4 +131,5 @@ def _question(task: Task) -> QuestionInfo:
         payload=task.input["payload"],
         asker=task.owner,
         deadline=getattr(policy, "deadline", None),
+        call=task.input.get("call"),
     )

@@ -104,9 +104,14 @@ class TaskTransaction(Transaction):
         owner: Owner | None = None,
         deadline: float | None = None,
         default: Any = None,
+        call: Any = None,
     ) -> Task:
-        """Stage a question (K37): a task that `answer` completes, or the clock at `deadline` with `default`."""
-        return self._outside(QUESTION, {"payload": payload, "default": default}, deadline, owner)
+        """Stage a question (K37): a task that `answer` completes, or the clock at `deadline` with `default`.
+
+        `call` is the tool call that it is about, where it is an approval.
+        """
+        about = {} if call is None else {"call": call}
+        return self._outside(QUESTION, {"payload": payload, "default": default, **about}, deadline, owner)
 
     def timer(self, at: float, *, owner: Owner | None = None) -> Task:
         """Stage a timer (K36): a task that the clock completes at `at`, in seconds since the epoch."""
