@@ -82,7 +82,7 @@ def _read(item: Inbound, type: type[B]) -> B:
 
 def handlers(harness: Harness) -> Mapping[str, InboundHandler]:
     """The handlers by kind. Their answers say what became of the item, for whoever handed it in."""
-    return {**_submitting(harness), "abort": _abort, "answer": _answer}
+    return {**_submitting(harness), "abort": _abort}
 
 
 def _submitting(harness: Harness) -> Mapping[str, InboundHandler]:
