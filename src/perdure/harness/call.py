@@ -41,8 +41,9 @@ class Call:
     Synchronous tools run in a thread: `output`, `details`, `diagnostic`, `on_cleanup` and `extend` can be called there.
     """
 
-    def __init__(self, harness: Harness, invocation: Invocation, tool: Tool) -> None:
+    def __init__(self, harness: Harness, invocation: Invocation, tool: Tool, directory: str | None = None) -> None:
         self._harness = harness
+        self._directory = directory
         self._invocation = invocation
         self._tool = tool
         self._output = Output(keep=tool.keep)
@@ -62,6 +63,8 @@ class Call:
         self.conversation = invocation.conversation
         #: The time limit in seconds. A tool that keeps a limit of its own, as bash does, may ask for another one.
         self.timeout = tool.timeout
+        #: A copy of the arguments with which it runs, as JSON.
+        self.arguments: dict[str, Any] = {}
         #: The same over all attempts of this call.
         self.idempotency_key = invocation.idempotency_key
         #: Counts the attempts of this call from 1.
@@ -69,10 +72,11 @@ class Call:
 
     @property
     def sandbox(self) -> Sandbox:
-        """Where files and processes are. Raises SandboxError where the session has none."""
-        if self._harness.sandbox is None:
+        """Where files and processes are, for this conversation. Raises SandboxError where the session has none."""
+        sandbox = self._harness.place(self._directory)
+        if sandbox is None:
             raise SandboxError("this session has no sandbox: open it with a directory")
-        return self._harness.sandbox
+        return sandbox
 
     def output(self, chunk: str | bytes) -> None:
         """Show progress: committed at most every 100 ms, bounded, kept when the call is interrupted."""
@@ -135,10 +139,10 @@ class Call:
         """The function runs: its time limit can be changed from now on."""
         self._running = running
 
-    def stoppable(self) -> None:
-        """What runs now can be cancelled."""
+    def stoppable(self, yes: bool = True) -> None:
+        """Whether what runs now can be cancelled: a thread cannot."""
         if self._running is not None:
-            self._running.stoppable = True
+            self._running.stoppable = yes
 
     def shown(self) -> str:
         """What the function has shown."""

@@ -5,20 +5,25 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from perdure.errors import ModelError, PerdureError
 from perdure.harness.answer import stopped
-from perdure.harness.gate import MOST_TOLD, Passed, Refused, judge
+from perdure.harness.consult import observe, on_yield, pinned_request
+from perdure.harness.controls import hand_off, results_of
+from perdure.harness.gate import MOST_TOLD, judge
+from perdure.harness.hooks import AnswerReceived, RoundDone
 from perdure.harness.installed import Installed
+from perdure.harness.intents import start_calls
 from perdure.harness.loadout import in_use, pinned, uses_of
 from perdure.harness.output import clip
-from perdure.harness.registry import Tool
 from perdure.harness.retry import wait_before_retry
 from perdure.harness.runs import place_due, place_summaries, settle_answered, settle_unanswered
 from perdure.harness.spending import capped, caps, reached, stopped_by
-from perdure.harness.stored import ASSISTANT, GENERATION, LIVE, TOOL_RESULT
+from perdure.harness.stored import ASSISTANT, GENERATION, LIVE, TOOL_RESULT, USER
 from perdure.harness.stream import Stream
-from perdure.harness.usage import UNKNOWN_TOOL, count_call, count_request
-from perdure.messages import AssistantMessage, StopReason, ToolCall, ToolErrorCode, ToolMessage, call_key, calls_of
+from perdure.harness.usage import count_call, count_request
+from perdure.messages import AssistantMessage, StopReason, ToolErrorCode, ToolMessage, UserMessage, calls_of
 from perdure.model import Model, Request, Usage
 from perdure.records import (
     Aborted,
@@ -38,7 +43,7 @@ from perdure.tasks.transaction import InvocationTransaction
 from perdure.values import clean_text
 
 if TYPE_CHECKING:
-    from perdure.harness.harness import Harness
+    from perdure.harness.harness import Harness, Settings
 
 #: A run ends after so many rounds in which no call passed the gate: repairing goes on for a bounded time only.
 REFUSED_ROUNDS = 5
@@ -58,34 +63,26 @@ class GenerationTask(TaskDefinition, reserved=True):
         return self._harness
 
     @phase(first=True, stages=True)
-    async def prepare(self, tx: InvocationTransaction, round: int = 0, refused: int = 0) -> None:
+    async def prepare(
+        self, tx: InvocationTransaction, round: int = 0, refused: int = 0, done: dict[str, Any] | None = None
+    ) -> None:
         """Place what the boundary places, and pin the request: a recovered request is the same request.
 
-        Only stages: a part of the commit of the input, or of the round's last result.
+        Only stages: a part of the commit of the input, or of the round's last result. `done` is of the round before.
         """
         harness, run, conversation = self.harness, tx.invocation.id, tx.invocation.conversation
         await self._fill_in(tx, run)
         settings = await harness.settings(tx, conversation)
-        if round >= settings.max_rounds:
-            await self._end(tx, "limit", f"the run reached its limit of {settings.max_rounds} rounds")
-            return
-        if refused >= REFUSED_ROUNDS:
-            await self._end(tx, "limit", f"no tool call could be run in {refused} rounds in a row")
-            return
-        limits = await caps(harness, tx, conversation, settings)
-        if limits and (spent := await reached(tx, limits)) is not None:
-            await self._end(tx, "limit", spent)
-            return
-        if round > 0:
-            reset = await place_due(harness, tx, conversation, "round", run)
-            if reset is not None:
-                await self._end(tx, "reset", f"the conversation was reset by submission {reset.id}")
-                await place_due(harness, tx, conversation, "final", None)
-                return
-        live = await tx.doc(LIVE, run)
-        _show(live, round=round, attempt=1)
         uses = await in_use(harness, tx, conversation, settings)
         loadout = harness.installed.loadout(uses)
+        if done and not done.get("observed") and loadout.hooks("after_tools"):
+            tx.next(self.observe, round=round, refused=refused, done=done)
+            return
+        limits = await caps(harness, tx, conversation, settings)
+        live = await tx.doc(LIVE, run)
+        if await self._over(tx, settings, limits, round, refused, done or {}, live.lend().get("asks") or {}):
+            return
+        _show(live, round=round, attempt=1)
         own = [entry.id for entry in tx.entries if entry.conversation == conversation]
         entries = [] if own else (await tx.transcript(conversation)).entries
         cutoff = own[-1] if own else max(entries[0].id, entries[-1].id) if entries else 0
@@ -102,6 +99,50 @@ class GenerationTask(TaskDefinition, reserved=True):
             **pinned(uses),
             **capped(limits),
         )
+
+    async def _over(
+        self,
+        tx: InvocationTransaction,
+        settings: Settings,
+        limits: Any,
+        round: int,
+        refused: int,
+        done: dict[str, Any],
+        asks: dict[str, Any],
+    ) -> bool:
+        """Whether the run ends at this boundary: results ask for it (H23), it reached a limit, or there is a reset."""
+        harness, conversation = self.harness, tx.invocation.conversation
+        if asks.get("handoff") is not None:
+            hand_off(tx, asks["handoff"])
+            await self._end(tx, "reset", "a tool handed the conversation off")
+            await place_due(harness, tx, conversation, "final", None)
+        elif asks and asks["terminate"] >= done.get("calls", 0) > 0:
+            await self._finished(tx, EntryId(done["answer"]))
+        elif round >= settings.max_rounds:
+            await self._end(tx, "limit", f"the run reached its limit of {settings.max_rounds} rounds")
+        elif refused >= REFUSED_ROUNDS:
+            await self._end(tx, "limit", f"no tool call could be run in {refused} rounds in a row")
+        elif limits and (spent := await reached(tx, limits)) is not None:
+            await self._end(tx, "limit", spent)
+        elif round > 0 and (reset := await place_due(harness, tx, conversation, "round", tx.invocation.id)) is not None:
+            await self._end(tx, "reset", f"the conversation was reset by submission {reset.id}")
+            await place_due(harness, tx, conversation, "final", None)
+        else:
+            return False
+        return True
+
+    @phase
+    async def observe(self, invocation: Invocation, round: int, refused: int, done: dict[str, Any]) -> None:
+        """Tell after_tools hooks of the results of a round, before anything follows from them; again after a crash."""
+        harness, run = self.harness, invocation.id
+        results = await results_of(harness, invocation.conversation, done["answer"])
+        seen = RoundDone(conversation=invocation.conversation, run=run, round=round - 1, results=results)
+        await observe(harness, harness.installed.loadout(uses_of(done)), "after_tools", seen, run)
+
+        async def body(tx: InvocationTransaction) -> None:
+            tx.next(self.prepare, round=round, refused=refused, done={**done, "observed": True})
+
+        await invocation.record(body)
 
     async def _fill_in(self, tx: InvocationTransaction, run: TaskId) -> None:
         """Results for calls whose task could not write one: stopped before it began, faulted, orphaned."""
@@ -136,11 +177,13 @@ class GenerationTask(TaskDefinition, reserved=True):
             await invocation.record(partial(self._ended, reason="no_model", detail=model))
             return
         installed = harness.installed
+        loadout = installed.loadout(uses_of(pin))
         request = await self._build(invocation, model, installed, pin)
         spent = await stopped_by(harness, invocation.conversation) if pin.get("capped") else None
         if spent is not None:  # by others beside it, or by the attempts before this one
             await invocation.record(partial(self._ended, reason="limit", detail=spent))
             return
+        request = await pinned_request(harness, invocation, loadout, request, pin)
         stream = Stream(harness, invocation, model)
         try:
             message = await stream.run(request)
@@ -149,8 +192,20 @@ class GenerationTask(TaskDefinition, reserved=True):
             await invocation.record(partial(self._failed, error=error, text=stream.text, pin=pin, chance=chance))
         else:
             isolation = await harness.isolation(installed.tools.get(call.name) for call in calls_of(message))
+            seen = AnswerReceived(
+                conversation=invocation.conversation,
+                run=invocation.id,
+                round=pin["round"],
+                model=model.name,
+                message=message,
+                usage=stream.answer.usage,
+            )
+            more = None if calls_of(message) else await on_yield(harness, loadout, seen)
             answered = partial(self._answered, message=message, usage=stream.answer.usage, isolation=isolation)
-            await invocation.record(partial(answered, installed=installed, pin=pin))
+            entries: list[EntryId] = []
+            await invocation.record(partial(answered, installed=installed, pin=pin, more=more, entries=entries))
+            seen = msgspec.structs.replace(seen, entry=entries[-1])
+            await observe(harness, loadout, "after_response", seen, invocation.id)
 
     def _model(self, name: str | None) -> Model | str:
         """The model of that name, or why there is none."""
@@ -183,84 +238,40 @@ class GenerationTask(TaskDefinition, reserved=True):
         isolation: str,
         installed: Installed,
         pin: dict[str, Any],
+        more: tuple[UserMessage, str] | None,
+        entries: list[EntryId],
     ) -> None:
         run, round = tx.own, pin["round"]
         entry = tx.append(
             run.conversation, ASSISTANT, messages=(message,), data={"run": run.id, "round": round}, task=run.id
         )
+        entries.append(entry.id)
         await count_request(tx, run.conversation, pin["model"], usage)
         calls = calls_of(message)
+        if more is not None:
+            tx.append(run.conversation, USER, messages=(more[0],), data={"extension": more[1]}, task=run.id)
+            tx.next(self.prepare, round=round + 1)
+            return
         if not calls:
-            self.harness.renderings.forget(run.conversation)
-            settle_answered(tx, run.id, entry.id)
-            await place_due(self.harness, tx, run.conversation, "final", None)
-            tx.complete({"answer": entry.id})
+            await self._finished(tx, entry.id)
             return
         live = await tx.doc(LIVE, run.id)
         _show(live, round=round, attempt=pin["attempt"])
         offered = {name: installed.ready(name).described for name in installed.offered(pin["tools"])}
         most = len(calls) - 1
         verdicts = [judge(call, offered, stop=message.stop, last=at == most) for at, call in enumerate(calls)]
-        tasks = await self._start_calls(tx, entry.id, calls, verdicts, installed, isolation, pin, live)
+        tasks = await start_calls(self.harness, tx, entry.id, calls, verdicts, installed, isolation, pin, live)
         refused = 0 if tasks else pin["refused"] + 1
-        await tx.wait(tasks, then=self.prepare, round=round + 1, refused=refused)
+        done = {"calls": len(calls), "answer": entry.id, **pinned(uses_of(pin))}
+        await tx.wait(tasks, then=self.prepare, round=round + 1, refused=refused, done=done)
 
-    async def _start_calls(
-        self,
-        tx: InvocationTransaction,
-        entry: EntryId,
-        calls: list[ToolCall],
-        verdicts: list[Passed | Refused],
-        installed: Installed,
-        isolation: str,
-        pin: dict[str, Any],
-        live: Any,
-    ) -> list[Task]:
-        """The intents of the calls that passed the gate, and bounded error results for the others (H14, H18)."""
-        conversation = tx.invocation.conversation
-        tasks: list[Task] = []
-        elder: Task | None = None
-        uses = uses_of(pin)
-        gated = bool(installed.loadout(uses).hooks("before_tool"))
-        for index, (call, verdict) in enumerate(zip(calls, verdicts, strict=True)):
-            key = call_key(entry, index)
-            if isinstance(verdict, Refused):
-                result = ToolMessage(call=key, name=call.name, text=verdict.text, error=verdict.code)
-                tx.append(conversation, TOOL_RESULT, messages=(result,), data={"call": key}, task=tx.invocation.id)
-                counted = call.name if call.name in installed.tools else UNKNOWN_TOOL
-                await count_call(tx, conversation, counted, error=True)
-                continue
-            tool = installed.tools[call.name]
-            sequential = tool.sequential or pin.get("sequential", False)
-            data = {
-                "arguments": verdict.arguments,
-                "replay": tool.replay,
-                "isolation": isolation,
-                **pinned(uses_of(pin)),
-            }
-            task = self._start_call(tx, key, tool, data, gated, elder if sequential else None)
-            elder = task if sequential else elder
-            live["tools"][str(task.id)] = {"name": call.name, "call": key, "output": ""}
-            tasks.append(task)
-        return tasks
-
-    def _start_call(
-        self,
-        tx: InvocationTransaction,
-        key: str,
-        tool: Tool,
-        data: dict[str, Any],
-        gated: bool,
-        after: Task | None,
-    ) -> Task:
-        """Without hooks the intent is committed here; with hooks the call starts at its gate."""
-        harness = self.harness
-        input = {"call": key, "name": tool.name}
-        if gated:
-            return tx.create_task(harness.tool_task, input, owner=tx.invocation, phase="gate", data=data, after=after)
-        return tx.create_task(
-            harness.tool_task, input, owner=tx.invocation, phase="execute", data=data, intent=tool.replay, after=after
-        )
+    async def _finished(self, tx: InvocationTransaction, answer: EntryId) -> None:
+        """The run ends with this answer, and what waits for that starts the next one."""
+        run = tx.own
+        self.harness.renderings.forget(run.conversation)
+        settle_answered(tx, run.id, answer)
+        await place_due(self.harness, tx, run.conversation, "final", None)
+        tx.complete({"answer": answer})
 
     async def _failed(
         self, tx: InvocationTransaction, *, error: ModelError, text: str, pin: dict[str, Any], chance: float
@@ -354,6 +365,8 @@ def unwritten(outcome: Outcome | None) -> tuple[ToolErrorCode, str]:
 def _show(live: Any, *, round: int, attempt: int) -> None:
     """What the run shows from now on; only what differs is written."""
     shown = live.lend()
+    if "asks" in shown:
+        del live["asks"]
     wanted: dict[str, Any] = {
         "round": round,
         "attempt": attempt,

@@ -13,14 +13,16 @@ from perdure.harness.generation import GenerationTask
 from perdure.harness.installed import Installed
 from perdure.harness.job import JobTask
 from perdure.harness.limits import Watch
+from perdure.harness.loadout import Uses, set_up
 from perdure.harness.progress import INTERVAL, Progress
 from perdure.harness.registry import Registry, Tool
 from perdure.harness.renderings import Renderings
 from perdure.harness.retry import RetryPolicy
 from perdure.harness.stored import AGENT, LIVE
 from perdure.harness.tool import ToolTask
+from perdure.harness.within import Within, check_directory
 from perdure.model import Model
-from perdure.records import ConversationId, Entry, EntryId
+from perdure.records import Conversation, ConversationId, Entry, EntryId
 from perdure.sandbox import Sandbox
 from perdure.schema import Schema
 from perdure.session.documents import UNREAD
@@ -95,6 +97,7 @@ class Harness:
         self.telemetry: Telemetry = line.telemetry
         self.defaults = defaults
         self.sandbox = sandbox
+        self._places: dict[str, Within] = {}
         self._models = models
         self._schema = schema
         #: What new work takes; replaced as a whole.
@@ -105,6 +108,7 @@ class Harness:
         self.generation = GenerationTask(self)
         self.tool_task = ToolTask(self)
         self.job_task = JobTask(self)
+        line.setup = self._set_up
         self._built_in = (self.generation, self.tool_task, self.job_task)
         self.scheduler = Scheduler(line, registry.definitions(self._built_in))
 
@@ -112,6 +116,12 @@ class Harness:
         """Publish another registry: new work uses it, running work keeps what it took (H37)."""
         self.installed = Installed(registry, self._schema, self.defaults.instructions)
         await self.scheduler.install(registry.definitions(self._built_in))
+
+    async def _set_up(self, tx: Transaction, conversation: Conversation) -> None:
+        """What the extensions in use give a new conversation, in the commit that makes it (H37)."""
+        if self.installed.sets_up:
+            settings = await self.settings(tx, conversation.id)
+            await set_up(self.installed.loadout(Uses(settings.extensions)), tx, conversation)
 
     @property
     def registry(self) -> Registry:
@@ -123,6 +133,15 @@ class Harness:
 
     def model(self, name: str | None) -> Model | None:
         return None if name is None else self._models(name)
+
+    def place(self, directory: str | None) -> Sandbox | None:
+        """The sandbox, as seen from a directory of it; the same object each time."""
+        if self.sandbox is None or directory is None:
+            return self.sandbox
+        found = self._places.get(directory)
+        if found is None:
+            found = self._places[directory] = Within(self.sandbox, directory)
+        return found
 
     async def isolation(self, tools: Iterable[Tool | None]) -> str:
         """What the intents of calls of these tools record of where they run."""
@@ -208,6 +227,8 @@ def check_setting(name: str, value: Any) -> None:
         msgspec.convert({name: value}, Settings)
     except msgspec.ValidationError as error:
         raise UsageError(f"setting {name}={value!r}: {error}") from None
+    if name == "directory":
+        check_directory(value)
     least = _LEAST.get(name)
     if least is not None and not value >= least:
         raise UsageError(f"setting {name}={value!r}: it must be at least {least}")

@@ -33,6 +33,7 @@ class Installed:
     def __init__(self, registry: Registry, schema: Schema, instructions: str) -> None:
         self.registry = registry
         self.tools = registry.tools
+        self.sets_up = any(each.setup for each in registry.extensions)
         #: The system prompt: the session's instructions, then the sections in order.
         texts = (part.text for part in registry.sections.values() if isinstance(part.text, str))
         self.system = "\n\n".join(filter(None, [instructions, *texts]))

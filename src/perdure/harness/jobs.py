@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
@@ -71,7 +72,7 @@ class Jobs:
                 "command": clean_text(command),
                 "seconds": settings.job_seconds if seconds is None else min(seconds, settings.job_seconds),
                 "bytes": settings.job_bytes if bytes is None else min(bytes, settings.job_bytes),
-                "cwd": cwd,
+                "cwd": cwd if settings.directory is None else str(PurePosixPath(settings.directory, cwd or "")),
                 "isolation": isolation,
             }
             home = await tx.use(self._conversation)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -9,7 +10,7 @@ import msgspec
 
 from perdure.harness.hooks import HookName
 from perdure.harness.registry import Extension, Registry, Section, Tool
-from perdure.records import ConversationId
+from perdure.records import Conversation, ConversationId
 from perdure.session.transaction import Transaction
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ class Uses(msgspec.Struct, frozen=True, omit_defaults=True):
 
     extensions: tuple[str, ...] | None = None  #: None: those that are on by default
     hooks: tuple[str, ...] = ()  #: of these only hooks and wrappers: the setting `subtree`, here and of those above
+    directory: str | None = None  #: where tools work
 
 
 class Hook(msgspec.Struct, frozen=True, eq=False):
@@ -88,7 +90,22 @@ async def in_use(harness: Harness, tx: Transaction, conversation: ConversationId
             break
         hooks.extend((await harness.settings(tx, owner.conversation)).subtree)
         home = await tx.use(owner.conversation)
-    return Uses(settings.extensions, tuple(dict.fromkeys(hooks)))
+    return Uses(settings.extensions, tuple(dict.fromkeys(hooks)), settings.directory)
+
+
+async def set_up(loadout: Loadout, tx: Transaction, conversation: Conversation) -> None:
+    """Run the setup in use for a new conversation. It stages as if the commit were that conversation's own."""
+    point = conversation.parent
+    parent = None if point is None else await tx.use(point.conversation)
+    whose = tx.conversation, tx.task_id
+    tx.conversation, tx.task_id = conversation.id, None
+    try:
+        for hook in loadout.setup:
+            staged = hook.function(tx, conversation, parent)
+            if inspect.isawaitable(staged):
+                await staged
+    finally:
+        tx.conversation, tx.task_id = whose
 
 
 def pinned(uses: Uses) -> dict[str, Any]:

@@ -42,3 +42,10 @@ AGENT = declare("perdure.agent", history="rewindable", fork="as_of", initial=dic
 
 #: What was allowed for good in a conversation: {"allow": [the `remember` of an answered question…]} (K37).
 PERMISSIONS = declare("perdure.permissions", history="rewindable", fork="as_of", initial=lambda: {"allow": []})
+
+#: What before_request hooks made of a run's newest request, so that it is the same when it is sent again (H11):
+#: {"of": [round, cut-off], "change": null or {"head", "tail", "messages"}}.
+REQUEST = declare("perdure.request", scope="task", initial=dict)
+
+#: What of a conversation's extensions failed: {"extension.hook": {"times", "error", "at"}}.
+FAILURES = declare("perdure.failures", initial=dict)

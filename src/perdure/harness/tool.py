@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
@@ -12,19 +10,20 @@ import msgspec
 from perdure.errors import InvalidValue, PerdureError, Revoked, SandboxError
 from perdure.harness.approval import SUPERSEDED, Asking, Gate, ask, decided, judge_by_hooks, refusal
 from perdure.harness.call import Call
+from perdure.harness.consult import after_tool
+from perdure.harness.controls import Asked, stage_asked, wants_of
+from perdure.harness.execution import execute
 from perdure.harness.gate import MOST_TOLD, message_of, told
-from perdure.harness.hooks import Block
-from perdure.harness.installed import Installed, ReadyTool
-from perdure.harness.loadout import uses_of
+from perdure.harness.hooks import Block, CallReturned
+from perdure.harness.installed import Installed
+from perdure.harness.loadout import Loadout, uses_of
 from perdure.harness.output import clip
-from perdure.harness.registry import Tool
+from perdure.harness.registry import Registry, Tool, ToolResult
 from perdure.harness.stored import LIVE, TOOL, TOOL_RESULT
 from perdure.harness.supervision import CancelledWithin, Supervised, TimeUp
-from perdure.harness.threads import in_thread
 from perdure.harness.usage import count_call
 from perdure.messages import ToolErrorCode, ToolMessage
 from perdure.records import Begun, Completed, Running, TaskId
-from perdure.session.line import Line
 from perdure.tasks.definition import TaskDefinition, phase
 from perdure.tasks.invocation import Invocation
 from perdure.tasks.transaction import InvocationTransaction
@@ -43,6 +42,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
 
     text: str
     error: ToolErrorCode | None = None
+    wants: Asked | None = None  #: besides being told to the model (H23)
 
 
 class ToolTask(TaskDefinition, reserved=True):
@@ -115,17 +115,41 @@ class ToolTask(TaskDefinition, reserved=True):
         await self._note_isolation(invocation, tool, intent)
         if invocation.begun is None:
             await invocation.begin(tool.replay)
-        call = Call(harness, invocation, tool)
+        uses = uses_of(intent)
+        call, loadout = Call(harness, invocation, tool, uses.directory), installed.loadout(uses)
         try:
-            result = await self._run(call, installed, arguments, invocation)
+            result = await self._run(call, installed, arguments, invocation, loadout)
         finally:
             call.over()
         if invocation.stopping:
             invocation.late = _late(result, call)
             return
+        result = await self._replaced(invocation, loadout, call, result)
         await self._finish(invocation, result, call)
 
-    async def _run(self, call: Call, installed: Installed, arguments: dict[str, Any], invocation: Invocation) -> Result:
+    async def _replaced(self, invocation: Invocation, loadout: Loadout, call: Call, result: Result) -> Result:
+        """What after_tool hooks make of the result of a call that ran (H40). An error asks for nothing more."""
+        if not loadout.hooks("after_tool"):
+            return result
+        invocation.late = _late(result, call)  # where it is told to stop meanwhile
+        seen = CallReturned(
+            conversation=invocation.conversation,
+            call=call.id,
+            name=call.name,
+            arguments=call.arguments,
+            text=result.text,
+            error=result.error,
+            details=call.data.get("details"),
+        )
+        replaced = await after_tool(self.harness, loadout, seen, invocation.id)
+        if replaced is None:
+            return result
+        wants = result.wants if replaced.error is None else None
+        return Result(text=call.bounded(replaced.text), error=replaced.error, wants=wants)
+
+    async def _run(
+        self, call: Call, installed: Installed, arguments: dict[str, Any], invocation: Invocation, loadout: Loadout
+    ) -> Result:
         """Whatever the function does becomes a result; only being told to stop passes through."""
         try:
             ready = installed.ready(call.name)
@@ -138,12 +162,13 @@ class ToolTask(TaskDefinition, reserved=True):
             return Result(text=clip(f"{call.name} was not run. {told}", MOST_TOLD), error="invalid_arguments")
         telemetry, about = self.harness.telemetry, {"task": invocation.id, "tool": call.name}
         telemetry.emit("perdure.tool.begun", metadata=about)
-        work = _call(self.harness.line, ready, call, validated)
+        call.arguments = cast("dict[str, Any]", clean(arguments))
+        work = execute(self.harness.line, ready, call, validated, loadout.wrappers)
         running = Supervised(self.harness.watch, work, seconds=call.timeout, stoppable=ready.is_async)
         call.bound(running)
         try:
             value = await running.result(on_stop=call.cleanup)
-            result = Result(text=call.final(value))
+            result = _given(value, call, installed.registry)
         except asyncio.CancelledError:
             await call.cleanup()
             invocation.late = _late(None, call)
@@ -197,6 +222,8 @@ class ToolTask(TaskDefinition, reserved=True):
 
         async def body(tx: InvocationTransaction) -> None:
             await _write_result(tx, result, details)
+            if result.wants is not None and tx.own.owner is not None:
+                await stage_asked(tx, result.wants, tx.own.owner, self.harness.registry)
             tx.complete({"error": result.error})
 
         try:
@@ -226,6 +253,17 @@ class ToolTask(TaskDefinition, reserved=True):
             tx.aborted({"returned": "text" in given})
 
         await invocation.record(body)
+
+
+def _given(value: Any, call: Call, registry: Registry) -> Result:
+    """A value as the model is told, with what it asks for (H23). Raises InvalidValue."""
+    if not isinstance(value, ToolResult):
+        return Result(text=call.final(value))
+    wants, text = wants_of(value), call.final(value.value)
+    unknown = [name for name in wants.add_tools if name not in registry.tools]
+    if unknown:
+        text = f"{text}\n[Not added, since no such tool is installed: {clip(', '.join(unknown), 200)}]"
+    return Result(text=text, wants=wants)
 
 
 def _late(result: Result | None, call: Call | None) -> Completed:
@@ -285,20 +323,3 @@ def _interrupted(invocation: Invocation, tool: Tool | None) -> bool:
     if begun is None or begun.attempt == invocation.attempt:
         return False
     return begun.replay != "safe" or tool is None or tool.replay != "safe"
-
-
-async def _call(line: Line, ready: ReadyTool, call: Call, arguments: dict[str, Any]) -> Any:
-    while (
-        line.space.short
-    ):  # it may have got full since the call was taken: no effect starts that nobody can record (K5)
-        await line.space.wait_to_start()
-    line.check_fault()
-    function: Callable[..., Any] = ready.tool.function
-    args = (call,) if ready.takes_call else ()
-    if ready.is_async:
-        return await function(*args, **arguments)
-    value = await in_thread(function, *args, **arguments)
-    if inspect.isawaitable(value):  # a function that only wraps a coroutine function
-        call.stoppable()
-        value = await value
-    return value

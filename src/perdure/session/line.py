@@ -28,6 +28,7 @@ from perdure.session.change import Change, Flight
 from perdure.session.judging import in_memory, judge
 from perdure.session.memory import Memory
 from perdure.session.preparing import prepare
+from perdure.session.setup import Setup, set_up
 from perdure.session.slow import SlowBodies
 from perdure.session.space import Space
 from perdure.session.steps import rest
@@ -95,6 +96,7 @@ class Line:
         self.rules: Paused = Paused()
         #: Called with each published change, in order. They must not raise and must not wait.
         self.observers: list[Callable[[Change], None]] = []
+        self.setup: Setup | None = None
         #: Called once when the line ends: with the fault that stopped it for good, or None where it was closed.
         self.on_end: list[Callable[[StorageError | None], None]] = []
         #: Why nothing can be committed any more.
@@ -198,6 +200,7 @@ class Line:
             if tx.candidate.dirty:
                 ended = settle(tx.candidate, self.rules, tx.now)
                 while tx.candidate.reserved and await self.rules.advance(tx):
+                    await set_up(self.setup, tx)
                     ended += settle(tx.candidate, self.rules, tx.now)
                 if ended:
                     await tx.drafts.retire(ended)
@@ -362,11 +365,19 @@ class Commit(Generic[Tx]):
     ) -> Literal[False]:
         line, tx = self._line, self._tx
         last = line.memory.last_flight
-        if error is not None:
+        failed = error
+        if error is None and tx.created:
+            try:
+                await set_up(line.setup, tx)
+            except BaseException as raised:
+                failed = raised
+        if failed is not None:
             _current.set(None)
             line.leave(tx)
-            if isinstance(error, PerdureError):
+            if isinstance(failed, PerdureError):
                 await line.confirm(tx, last)
+            if failed is not error:
+                raise failed
             return False
         try:
             flight = await line.finish(tx)

@@ -73,6 +73,9 @@ class Transaction:
         #: Phases that became a part of it.
         self.parts = 0
         self.entries: list[Entry] = []
+        #: Conversations that it makes and that are not set up yet, and how many are.
+        self.created: list[Conversation] = []
+        self.set_up = 0
         self.inbound: list[Inbound] = []
         self.removes: list[Write] = []
         #: Keys that storage was asked for in vain.
@@ -121,6 +124,7 @@ class Transaction:
             title=title,
         )
         self.candidate.put_conversation(conversation)
+        self.created.append(conversation)
         return conversation
 
     def check_owner(self, id: TaskId) -> Task:
@@ -161,6 +165,7 @@ class Transaction:
         )
         self.candidate.put_conversation(child)
         await self.drafts.fork(parent, child.id)
+        self.created.append(child)
         return child
 
     async def use(self, id: ConversationId) -> Conversation:
@@ -300,7 +305,7 @@ class Transaction:
     def save(self) -> Callable[[], None]:
         """What takes back all that is staged from now on."""
         candidate, drafts = self.candidate.save(), self.drafts.save()
-        lists = [(staged, len(staged)) for staged in (self.entries, self.inbound, self.removes)]
+        lists = [(staged, len(staged)) for staged in (self.entries, self.created, self.inbound, self.removes)]
         next_id = self.next_id
 
         def restore() -> None:
