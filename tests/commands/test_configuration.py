@@ -204,3 +204,45 @@ def test_work_does_not_start_without_what_the_project_wants(place: Place, monkey
     assert done.exit_code == 2
     assert f'trust = ["{place.project}"]' in done.stderr
     assert sorted(os.listdir(place.project)) == ["deep", "perdure.toml"]
+
+
+def test_the_store_of_a_project_is_beside_its_file_wherever_somebody_works(place: Place) -> None:
+    place.file.write_text('session = "project"')
+    found = place.load()
+    assert found.values["store"].value == str(place.project / ".perdure" / "store.db")
+    assert found.values["store"].source == f"default, beside {place.file}"
+    assert found.given("store") is None
+    assert place.load(PERDURE_STORE="own.db")["store"] == "own.db"
+    here = load({"HOME": str(place.home)}, str(place.project))
+    assert (here["store"], here.values["store"].source) == (".perdure/store.db", "default")
+
+
+@pytest.mark.parametrize("line", ['timeout = "5"', "timeout = true", "timeout = [5]", "model = 5", 'allow = "bash"'])
+def test_a_value_of_the_wrong_kind_is_refused_with_its_line(place: Place, line: str) -> None:
+    place.own.write_text(line)
+    with pytest.raises(UsageError, match=re.escape(f"{place.own}:1: {line.split()[0]} = ")):
+        place.load()
+
+
+def test_a_time_in_a_variable_is_a_number(place: Place) -> None:
+    assert place.load(PERDURE_TIMEOUT="5")["timeout"] == 5.0
+    for text in ("soon", "nan", "-1"):
+        with pytest.raises(UsageError, match="it must be a number of seconds above 0"):
+            place.load(PERDURE_TIMEOUT=text)
+
+
+@pytest.mark.parametrize("make", [os.mkdir, os.mkfifo])
+def test_a_file_of_settings_that_is_no_file_is_named(place: Place, make) -> None:
+    make(place.file)
+    with pytest.raises(UsageError, match=f"{re.escape(str(place.file))} is a (directory|pipe)"):
+        place.load()
+
+
+@pytest.mark.parametrize("command", [("ls",), ("run", "Hello", "--store", "memory:")])
+def test_a_variable_that_means_nothing_is_named_by_every_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PERDURE_STOER", "kept.db")
+    said = CliRunner().invoke(cli, command).stderr
+    assert "PERDURE_STOER means nothing here; did you mean PERDURE_STORE?" in said

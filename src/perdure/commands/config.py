@@ -10,9 +10,7 @@ import msgspec
 
 from perdure.commands.chosen import keys
 from perdure.commands.configuration import Configuration, shown
-from perdure.commands.options import as_json_option, configuration
-from perdure.commands.settings import SETTINGS, variable_of
-from perdure.commands.suggestions import did_you_mean
+from perdure.commands.options import as_json_option, configuration, meaningless
 from perdure.commands.text import as_json, one_line
 
 
@@ -30,7 +28,7 @@ def config() -> None:
 @as_json_option
 def show(json: bool) -> int:
     """Show the effective settings, and where each is from. Keys are never shown: only whether they are there."""
-    found = configuration()
+    found = configuration(telling=False)
     present = [key.variable for key in keys(os.environ)]
     if json:
         values = {name: msgspec.to_builtins(each) for name, each in found.values.items()}
@@ -54,6 +52,6 @@ def _lines(found: Configuration, present: list[str]) -> Iterator[str]:
     for each in found.withheld:
         yield f"{each.source} sets {each.name}, which {each.why}"
     for name in found.strange:
-        yield f"{name} means nothing here{did_you_mean(name, map(variable_of, SETTINGS))}"
+        yield meaningless(name)
     for variable in present:
         yield f"{variable} is set (its value is shown nowhere)"

@@ -72,7 +72,7 @@ class Configuration(msgspec.Struct, frozen=True, kw_only=True):
     def given(self, name: str) -> Value | None:
         """A setting that somebody set; None where it has its default."""
         found = self.values[name]
-        return None if found.source == "default" else found
+        return None if found.source.startswith("default") else found
 
     def refuse_withheld(self) -> None:
         """Raise UsageError where work would go on without what the project's file wants."""
@@ -91,17 +91,30 @@ def load(environment: Mapping[str, str], directory: str) -> Configuration:
     values = {name: Value(value=row.default, source="default") for name, row in SETTINGS.items()}
     withheld: list[Withheld] = []
     user = user_file(environment)
-    values.update(_read(user, own=True, trusted=True, withheld=withheld) if os.path.isfile(user) else {})
-    files = [File(path=str(user), found=os.path.isfile(user), trusted=True)]
+    there = os.path.lexists(user)
+    values.update(_read(user, own=True, trusted=True, withheld=withheld) if there else {})
+    files = [File(path=str(user), found=there, trusted=True)]
     project = project_file(environment, directory)
     if project is not None:
         trusted = str(project.parent) in {os.path.realpath(os.path.expanduser(each)) for each in values["trust"].value}
         files.append(File(path=str(project), found=True, trusted=trusted))
         values.update(_read(project, own=False, trusted=trusted, withheld=withheld))
+        if not any(each.name == "store" for each in withheld):
+            values["store"] = _beside(project, directory, values["store"])
     values.update(_from_environment(environment))
     known = {*(variable_of(each) for each in SETTINGS if each != "trust"), *OTHER_VARIABLES}
     strange = sorted(name for name in environment if name.startswith("PERDURE_") and name not in known)
     return Configuration(values=values, files=files, withheld=withheld, strange=strange)
+
+
+def _beside(project: Path, directory: str, store: Value) -> Value:
+    """The store of a project is one, wherever in it somebody works: where nobody says which, it is beside its file.
+
+    A file of somebody else says nothing, not where work is kept either.
+    """
+    if store.source != "default" or os.path.realpath(directory) == str(project.parent) or not _ours(project.stat()):
+        return store
+    return Value(value=str(project.parent / store.value), source=f"default, beside {project}")
 
 
 def user_file(environment: Mapping[str, str]) -> Path:
@@ -116,7 +129,7 @@ def project_file(environment: Mapping[str, str], directory: str) -> Path | None:
     start, home = Path(os.path.realpath(directory)), os.path.realpath(_home(environment))
     for folder in (start, *start.parents):
         found = folder / PROJECT_FILE
-        if os.path.isfile(found):
+        if os.path.lexists(found):
             return found
         if str(folder) == home or os.path.exists(folder / ".git"):
             return None
@@ -182,6 +195,9 @@ def _text_of(path: Path, *, trusted: bool) -> tuple[str, str | None]:
     """The text of a file, and why nothing in it counts, if so."""
     try:
         status = path.stat()
+        if not stat.S_ISREG(status.st_mode):
+            kind = "a directory" if stat.S_ISDIR(status.st_mode) else "a pipe or a device"
+            raise UsageError(f"{path} is {kind}, and settings are read from a file: move it away or rename it")
         text = path.read_bytes().decode("utf-8-sig")
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror or error}") from None
@@ -189,9 +205,13 @@ def _text_of(path: Path, *, trusted: bool) -> tuple[str, str | None]:
         raise UsageError(f"{path} is not UTF-8 at byte {error.start}") from None
     if trusted and status.st_mode & stat.S_IWOTH:
         raise UsageError(f"anybody may change {path}, and it may name code to run: chmod o-w {path}")
-    if status.st_uid not in (os.geteuid(), 0):
+    if not _ours(status):
         return text, f"does not count: the file belongs to user {status.st_uid}"
     return text, None
+
+
+def _ours(status: os.stat_result) -> bool:
+    return status.st_uid in (os.geteuid(), 0)
 
 
 def _path(text: str, start: Path | None) -> str:

@@ -53,7 +53,7 @@ async def _look(asked: str | None, flag: str | None) -> list[Finding]:
     clock = SystemClock()
     found: list[Finding] = [platform_here()]
     try:
-        settings = configuration()
+        settings = configuration(telling=False)
     except PerdureError as error:
         return [*found, Finding(what="settings", state="broken", says=str(error))]
     store = asked or settings["store"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import math
 import os
+import sys
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -12,8 +13,10 @@ import click
 import msgspec
 
 from perdure.commands.configuration import Configuration, load
-from perdure.commands.settings import GUARDED
+from perdure.commands.settings import GUARDED, SETTINGS, variable_of
+from perdure.commands.suggestions import did_you_mean
 from perdure.commands.text import argument
+from perdure.commands.visible import visible
 from perdure.errors import UsageError
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -80,13 +83,23 @@ def _allowed(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]
     return tuple(dict.fromkeys(name for name in names if name != "read"))
 
 
-def configuration() -> Configuration:
-    """What is configured where this command runs, read once for it."""
+def configuration(*, telling: bool = True) -> Configuration:
+    """What is configured where this command runs, read once for it.
+
+    A variable of ours that means nothing is told on standard error, unless the command says so itself.
+    """
     root = click.get_current_context().find_root()
     found = root.meta.get("perdure.configuration")
     if found is None:
         found = root.meta["perdure.configuration"] = load(os.environ, os.getcwd())
+        for name in found.strange if telling else ():
+            print(f"perdure: {visible(meaningless(name))}", file=sys.stderr)
     return found
+
+
+def meaningless(variable: str) -> str:
+    """What is said of a variable that is called as if it were ours."""
+    return f"{variable} means nothing here{did_you_mean(variable, map(variable_of, SETTINGS))}"
 
 
 def _directory(configured: Configuration) -> str:

@@ -28,6 +28,8 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
     default: Any = None
     #: Whether the text of an environment variable is a list with commas.
     several: bool = False
+    #: What the text of an environment variable is as a value of TOML.
+    of_text: Callable[[str], Any] = str
 
 
 def _text(value: Any) -> str:
@@ -59,13 +61,19 @@ def _tools(value: Any) -> tuple[str, ...]:
 
 
 def _seconds(value: Any) -> float:
-    try:
-        found = math.nan if isinstance(value, bool) else float(value)
-    except (TypeError, ValueError):
-        found = math.nan
+    if isinstance(value, str):
+        raise ValueError("it must be a number of seconds above 0, without quotes")
+    found = float(value) if isinstance(value, int | float) and not isinstance(value, bool) else math.nan
     if not math.isfinite(found) or found <= 0:
         raise ValueError("it must be a number of seconds above 0")
     return found
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
 
 
 SETTINGS: Mapping[str, Setting] = {
@@ -73,7 +81,9 @@ SETTINGS: Mapping[str, Setting] = {
     "store": Setting(read=_text, about="where work is kept", reach="inside", default=".perdure/store.db"),
     "session": Setting(read=_text, about="the session", reach="any", default="main"),
     "directory": Setting(read=_text, about="where tools work", reach="inside", default="."),
-    "timeout": Setting(read=_seconds, about="a run over so many seconds is aborted", reach="any"),
+    "timeout": Setting(
+        read=_seconds, about="a run over so many seconds is aborted", reach="any", of_text=_number
+    ),
     "allow": Setting(
         read=_allowed, about="tools that change something and are offered", reach="trusted", default=(), several=True
     ),
@@ -102,7 +112,7 @@ def from_variable(name: str, text: str) -> Any:
     row = SETTINGS[name]
     if row.several:
         return row.read([each.strip() for each in text.split(",") if each.strip()])
-    return row.read(text)
+    return row.read(row.of_text(text))
 
 
 #: How the keys of well-known services begin.
