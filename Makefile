@@ -37,9 +37,11 @@ check: $(STAMP) ## lint, types, layers, fast tests: under a minute
 	$(PY) -m ruff format --check .
 	$(PY) -m ruff check .
 	$(VENV)/bin/lint-imports --no-logo
-	@$(VENV)/bin/basedpyright --pythonpath $(PY) & types=$$!; \
+	@said=$$(mktemp); $(VENV)/bin/basedpyright --pythonpath $(PY) >$$said 2>&1 & types=$$!; \
 	$(PYTEST) -q -n $(JOBS) -m "not slow and not crash"; tests=$$?; \
-	wait $$types && exit $$tests
+	wait $$types; typed=$$?; cat $$said; rm -f $$said; \
+	[ $$tests -eq 0 ] || echo "the tests failed, see above"; \
+	[ $$typed -eq 0 ] && exit $$tests
 
 format: $(STAMP) ## rewrite the tree as check wants it
 	$(PY) -m ruff check --fix-only .

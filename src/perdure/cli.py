@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import importlib
 import os
 import sys
@@ -83,7 +84,8 @@ class Commands(click.Group):
         code = 1
         try:
             code = self._code(args)
-            sys.stdout.flush()
+            if (told := _stdout_failure()) is not None:
+                code = _fail(told, code or 1)
         except BrokenPipeError:
             code = PIPE_CLOSED
             _forget_stdout()
@@ -110,6 +112,8 @@ class Commands(click.Group):
         except BrokenPipeError:
             raise
         except Exception as error:
+            if (told := _stdout_failure(error)) is not None:
+                return _fail(told, 1)
             name = type(error).__name__
             return _fail(f"an error that perdure did not expect: {name}: {error} (PERDURE_DEBUG=1 shows where)", 1)
 
@@ -120,15 +124,47 @@ def _of_click(error: click.ClickException) -> str:
     return message if context is None else f"{message.rstrip('.')} (see {context.command_path} --help)"
 
 
+#: What messages say to programs, and what that is to who types a command.
+_IN_CODE = (
+    ("take_over=True", "--take-over"),
+    ("kill=True", "--kill"),
+    ("check the path, or open it to write, that makes one", "perdure run makes one, --store names another"),
+    ("open it to write first", "perdure run makes one of it"),
+    ("open it once to write, to migrate it", "perdure resume migrates it"),
+)
+
+
 def _fail(message: str, code: int) -> int:
     """One line on standard error; with PERDURE_DEBUG where it came from, too."""
     if os.environ.get("PERDURE_DEBUG"):
         traceback.print_exc()
     with contextlib.suppress(OSError, ValueError):
-        for code_word, option in (("take_over=True", "--take-over"), ("kill=True", "--kill")):
-            message = message.replace(code_word, option)
+        for in_code, here in _IN_CODE:
+            message = message.replace(in_code, here)
         print(f"perdure: {visible(' '.join(message.split()))}", file=sys.stderr, flush=True)
     return code
+
+
+#: What writing raises where there is no space for it: files that are opened by name say their name.
+_UNWRITABLE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
+
+
+def _stdout_failure(raised: Exception | None = None) -> str | None:
+    """Why standard output took nothing, where it did not; what is left in its buffer is given up then.
+
+    Raises BrokenPipeError where nobody reads it any more.
+    """
+    failed = raised if isinstance(raised, OSError) and raised.errno in _UNWRITABLE and raised.filename is None else None
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        failed = error
+    if failed is None:
+        return None
+    _forget_stdout()
+    return f"standard output cannot be written: {failed.strerror or failed}"
 
 
 def _forget_stdout() -> None:

@@ -69,7 +69,7 @@ def test_everything_is_found_and_why(shop: Path) -> None:
         (["--model", "gpt-7"], {}, "model", "did you mean openai:gpt-7"),
         ([], {"PERDURE_MODEL": "nobody:x"}, "model", "PROVIDER:NAME"),
         ([], {"PERDURE_TIMEOUT": "soon"}, "settings", "number of seconds"),
-        ([], {"PERDURE_BASH_ISOLATION": "wishes"}, "isolation", "'wishes' names nothing that works here"),
+        ([], {"PERDURE_BASH_ISOLATION": "wishes"}, "isolation", "'wishes' names no strategy; what works here is "),
     ],
 )
 def test_what_is_broken_is_named_and_exits_with_1(

@@ -44,3 +44,14 @@ async def test_a_job_is_listed_read_and_ended_from_another_place(tmp_path: Path,
     assert "begun" in (await asyncio.to_thread(invoke, "read", str(job.id)))[1]
     code, said = await asyncio.to_thread(invoke, "kill", "999")
     assert (code, "no job 999" in said) == (2, True)
+
+
+async def test_a_job_that_ended_with_its_session_is_not_listed_as_one_that_runs(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    registry = perdure.Registry([perdure.Extension(name="all", tools=list(BUILTINS))])
+    async with perdure.open(".perdure/store.db", registry=registry, directory=str(tmp_path)) as session:
+        job = await (await session.conversation("till")).jobs.start("sleep 60")
+    _, listed = await asyncio.to_thread(invoke, "list")
+    assert listed == (f"till  {job.id}: was interrupted (it ended with the process that owned the session): sleep 60\n")
+    assert msgspec.json.decode((await asyncio.to_thread(invoke, "list", "--json"))[1])["runs"] is False
+    assert "a number, see perdure jobs list" in invoke("kill", "x")[1]

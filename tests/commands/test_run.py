@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import subprocess
+from pathlib import Path
 
 import pytest
+
+import perdure
 
 pytestmark = pytest.mark.slow
 
@@ -184,6 +188,36 @@ def test_an_answer_that_could_not_be_written_is_no_success(shop, json: str) -> N
     assert done.stderr.splitlines()[-1] == "1"
     assert "standard output cannot be written (No space left on device)" in done.stderr.splitlines()[-2]
     assert "Hello" in shop.perdure("show").stdout
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize("args", [("ls",), ("doctor",), ("db", "check"), ("config", "show"), ("--help",)], ids=" ".join)
+def test_a_listing_that_could_not_be_written_says_so(shop, args: tuple[str, ...], unbuffered: str) -> None:
+    asyncio.run(make_store(shop.path))
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            shop.argv(*args), cwd=shop.path, stdout=full, stderr=subprocess.PIPE, text=True, timeout=30,
+            env={**os.environ, **shop.env, "PYTHONUNBUFFERED": unbuffered},
+        )  # fmt: skip
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1] == "perdure: standard output cannot be written: No space left on device"
+
+
+async def make_store(path: Path) -> None:
+    async with perdure.open(str(path / ".perdure" / "store.db")) as session:
+        await (await session.root()).submit("Hello")
+
+
+@pytest.mark.parametrize("store", ["/dev/null", "a_pipe"])
+def test_a_store_that_is_no_file_is_refused(shop, store: str) -> None:
+    os.mkfifo(shop.path / "a_pipe")
+    for args in (("ls",), ("run", "Hello"), ("db", "check")):
+        assert "and a store is a file" in shop.perdure(*args, "--store", store, code=2).stderr
+
+
+def test_where_nothing_was_done_yet_a_listing_says_what_makes_a_store(shop) -> None:
+    done = shop.perdure("ls", code=2)
+    assert "perdure run makes one" in done.stderr
 
 
 def test_what_else_is_unfinished_is_said_at_the_beginning_and_at_the_end(shop) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
+import signal
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +14,7 @@ import apsw
 import pytest
 from click.testing import CliRunner, Result
 
+import perdure
 from perdure.cli import cli
 
 READING = (["ls"], ["ls", "--sessions"], ["show", "1"], ["inspect"])
@@ -182,3 +185,18 @@ def test_a_store_in_memory_serves_one_run(tmp_path: Path, monkeypatch: pytest.Mo
     assert result.exit_code == 0
     assert "Hello" in result.stdout
     assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_backup_that_is_told_to_end_leaves_nothing(tmp_path: Path, monkeypatch, number: signal.Signals) -> None:
+    async def make() -> None:
+        async with perdure.open(str(tmp_path / "store.db")) as session:
+            await session.root()
+
+    asyncio.run(make())
+    before, handler = sorted(os.listdir(tmp_path)), signal.getsignal(number)
+    monkeypatch.setattr("perdure.commands.db._teller", lambda progress: lambda *told: os.kill(os.getpid(), number))
+    done = CliRunner().invoke(cli, ["db", "backup", str(tmp_path / "copy.db"), "--store", str(tmp_path / "store.db")])
+    assert done.exit_code == 128 + number
+    assert sorted(os.listdir(tmp_path)) == before
+    assert signal.getsignal(number) is handler

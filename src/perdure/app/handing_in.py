@@ -84,8 +84,8 @@ class HandInSession(ReadSession):
         if item.taken is None and waited >= PATIENCE:
             raise NotTaken(
                 f"session {self.key!r} is owned by {described(owner)}, which did not take item {item.id} "
-                f"in {waited:.0f} s. It stays handed in. If that process hangs, take the session over: "
-                "perdure resume --take-over (in code take_over=True; with kill=True the process is ended first)"
+                f"in {waited:.0f} s. It stays handed in. If that process hangs, take the session over with "
+                "take_over=True (with kill=True too, that process is ended first)"
             )
 
 

@@ -114,6 +114,8 @@ def find(path: str) -> str:
         raise UsageError(f"{name} is a directory: name the file of a store in it")
     if not os.path.exists(name):
         raise NotFound(f"no store at {name}: check the path")
+    if not os.path.isfile(name):
+        raise UsageError(f"{name} is a pipe or a device, and a store is a file: name the file of a store")
     return name
 
 

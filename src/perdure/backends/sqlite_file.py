@@ -133,6 +133,8 @@ def share(
 def _check_place(name: Path) -> None:
     if os.path.isdir(name):
         raise UsageError(f"{name} is a directory: name a file in it")
+    if os.path.exists(name) and not os.path.isfile(name):
+        raise UsageError(f"{name} is a pipe or a device, and a store is a file: name a file, or memory: for nowhere")
     above = next((each for each in name.parents if os.path.lexists(each)), None)
     if above is not None and not os.path.isdir(above):
         raise UsageError(f"there can be no store at {name}: {above} is a file, not a directory; check the path")

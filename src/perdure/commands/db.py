@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import signal
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import click
@@ -56,7 +58,7 @@ def backup(file: str, store: str, json: bool) -> int:
 
     FILE is a store of its own. Beside the original it would do the work that is unfinished in both once more.
     """
-    with Progress("copying") as progress:
+    with _ending_in_order(), Progress("copying") as progress:
         made = adapter("storage-backup")(_path(store), file, _teller(progress))
     checked = made.checked
     if json:
@@ -64,6 +66,24 @@ def backup(file: str, store: str, json: bool) -> int:
     else:
         print(f"{made.path}: {_size(checked.bytes)}, {_counted(checked)}, checked")
     return HEALTHY
+
+
+@contextmanager
+def _ending_in_order() -> Generator[None]:
+    """Who tells the process to end lets it remove what it began: the part of a copy is as large as the store."""
+
+    def end(number: int, frame: object) -> None:
+        raise SystemExit(128 + number)
+
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
+    told = [number for number, handler in before.items() if handler is not signal.SIG_IGN]
+    for number in told:
+        signal.signal(number, end)
+    try:
+        yield
+    finally:
+        for number in told:
+            signal.signal(number, before[number])
 
 
 def _path(store: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 import apsw
@@ -19,9 +19,12 @@ from perdure.clock import Clock
 from perdure.commands.choosing import Remembered
 from perdure.commands.chosen import check_model, chosen, keys, servers
 from perdure.commands.configuration import Configuration
+from perdure.commands.options import meaningless
 from perdure.commands.private import is_open_to_others, kept_files
+from perdure.commands.suggestions import did_you_mean
 from perdure.errors import NotFound, PerdureError
 from perdure.providers.choices import missing
+from perdure.sandboxes.probing import Finding as Probed
 from perdure.sandboxes.probing import probe
 from perdure.storage import SessionInfo
 from perdure.tasks.inspection import Inspection
@@ -55,7 +58,7 @@ def configured(settings: Configuration) -> Iterator[Finding]:
         says = f"{each.source} sets {each.name}, which {each.why}; perdure run, chat and resume refuse to work here"
         yield Finding(what="settings", state="broken", says=says)
     for name in settings.strange:
-        yield Finding(what="settings", state="note", says=f"{name} means nothing here")
+        yield Finding(what="settings", state="note", says=meaningless(name))
 
 
 async def model(
@@ -96,13 +99,24 @@ def isolation() -> Iterator[Finding]:
         why = f"{each.strategy.name} does not work here: {each.reason}" + (f" ({each.hint})" if each.hint else "")
         yield Finding(what="isolation", state="note", says=why)
     if not works:
-        says = f"PERDURE_BASH_ISOLATION={asked!r} names nothing that works here" if asked else "no strategy works here"
+        says = _no_isolation(asked, findings)
         yield Finding(what="isolation", state="broken", says=says)
         return
     first = works[0]
     reason = "PERDURE_BASH_ISOLATION asks for it" if asked else "the first one that works"
     state = "note" if first.strategy.kind == "group" else "ok"
     yield Finding(what="isolation", state=state, says=f"{first.strategy.name}: {first.strategy.label}; {reason}")
+
+
+def _no_isolation(asked: str, findings: Sequence[Probed]) -> str:
+    if not asked:
+        return "no strategy works here"
+    for each in findings:
+        if each.strategy.name == asked:
+            return f"PERDURE_BASH_ISOLATION={asked!r} does not work here: {each.reason}"
+    there = ", ".join(each.strategy.name for each in findings if each.works)
+    near = did_you_mean(asked, [each.strategy.name for each in findings])
+    return f"PERDURE_BASH_ISOLATION={asked!r} names no strategy{near}; what works here is {there or 'none'}"
 
 
 def sqlite_here() -> Iterator[Finding]:

@@ -8,6 +8,7 @@ from collections.abc import AsyncGenerator
 from pathlib import Path
 
 import click
+import msgspec
 
 from perdure.app.handing_in import HandInSession
 from perdure.commands.acting import acting
@@ -39,15 +40,14 @@ def list_jobs(place: Place, json: bool) -> int:
     found, owned = asyncio.run(look())
     for name, job in found:
         if json:
-            print(as_json({"conversation": name, "owned": owned, "job": job}))
+            print(as_json({"conversation": name, "owned": owned, "runs": owned and job.live, "job": job}))
         else:
-            gone = " (the owner of the session is gone, and it ended with that)" if job.live and not owned else ""
-            print(visible(f"{name}  {line(job)}{gone}"))
+            print(visible(f"{name}  {line(job if owned else _without_owner(job))}"))
     return 0
 
 
 @jobs.command()
-@click.argument("job", callback=id_of("job"))
+@click.argument("job", callback=id_of("job", "perdure jobs list"))
 @placed
 def read(job: int, place: Place) -> int:
     """Print what JOB printed: all that its owner keeps of it, or the end of it where the owner is gone."""
@@ -68,7 +68,7 @@ def read(job: int, place: Place) -> int:
 
 
 @jobs.command()
-@click.argument("job", callback=id_of("job"))
+@click.argument("job", callback=id_of("job", "perdure jobs list"))
 @placed
 def kill(job: int, place: Place) -> int:
     """End JOB, with everything that it started."""
@@ -81,6 +81,13 @@ def kill(job: int, place: Place) -> int:
 
     print(f"job {job} is being ended" if asyncio.run(act()) else f"job {job} had ended")
     return 0
+
+
+def _without_owner(job: Job) -> Job:
+    """A job as it is where no process holds it: one that its record has as running is known to have ended."""
+    if not job.live:
+        return job
+    return msgspec.structs.replace(job, state="interrupted", detail="it ended with the process that owned the session")
 
 
 async def _jobs(session: HandInSession) -> AsyncGenerator[tuple[str, Job]]:

@@ -62,14 +62,16 @@ def seconds(ctx: click.Context, param: click.Parameter, value: str | None) -> fl
     return found
 
 
-def id_of(what: str) -> Callable[[click.Context, click.Parameter, str | None], int | None]:
+def id_of(
+    what: str, listed: str = "perdure inspect"
+) -> Callable[[click.Context, click.Parameter, str | None], int | None]:
     """Reads the id of a record of that kind."""
 
     def read(ctx: click.Context, param: click.Parameter, value: str | None) -> int | None:
         if value is None:
             return None
         if not (value.isascii() and value.isdigit()) or not 0 < int(value[:20]) < 2**40:
-            raise UsageError(f"{argument(value)!r} is no {what} id: a number, see perdure inspect")
+            raise UsageError(f"{argument(value)!r} is no {what} id: a number, see {listed}")
         return int(value)
 
     return read

@@ -81,9 +81,7 @@ SETTINGS: Mapping[str, Setting] = {
     "store": Setting(read=_text, about="where work is kept", reach="inside", default=".perdure/store.db"),
     "session": Setting(read=_text, about="the session", reach="any", default="main"),
     "directory": Setting(read=_text, about="where tools work", reach="inside", default="."),
-    "timeout": Setting(
-        read=_seconds, about="a run over so many seconds is aborted", reach="any", of_text=_number
-    ),
+    "timeout": Setting(read=_seconds, about="a run over so many seconds is aborted", reach="any", of_text=_number),
     "allow": Setting(
         read=_allowed, about="tools that change something and are offered", reach="trusted", default=(), several=True
     ),

@@ -11,8 +11,11 @@ from perdure.commands.attending import Attending
 from perdure.commands.export import export_to, form_of
 from perdure.commands.links import Link, Own, WhenBusy
 from perdure.commands.suggestions import did_you_mean
-from perdure.commands.text import as_json
+from perdure.commands.text import as_json, one_line
 from perdure.errors import UsageError
+from perdure.harness.runs import user_message
+from perdure.messages import text_of
+from perdure.records import Queued, Submission
 
 #: Command: (its argument, what it does).
 HELP: Mapping[str, tuple[str, str]] = {
@@ -20,12 +23,18 @@ HELP: Mapping[str, tuple[str, str]] = {
     "quit": ("", "leave; what is unfinished goes on with perdure resume"),
     "abort": ("", "stop what runs; what waits for its turn stays"),
     "steer": ("TEXT", "reach the agent while it works, at its next step"),
-    "unqueue": ("", "take back what waits for its turn"),
+    "unqueue": ("", "take back what waits for its turn, or for the next step; says what"),
     "retry": ("TASK", "let a held task go on"),
     "model": ("[NAME]", "who answers; another one from the next prompt on"),
     "usage": ("", "what this conversation used"),
     "export": ("FILE", "write the transcript: .md, .html or .jsonl"),
 }
+
+
+def _of(record: Submission) -> str:
+    """What a queued input says, and whether it was to reach the agent while it works."""
+    text = one_line(text_of(user_message(record.content)), 100) if isinstance(record.state, Queued) else ""
+    return (", which was said with /steer" if record.mode == "steer" else "") + (f": {text}" if text else "")
 
 
 class Chat(Protocol):
@@ -80,8 +89,12 @@ class SlashCommands:
     async def _unqueue(self, link: Link, rest: str) -> None:
         taken = 0
         for id in list(self._open()):
-            taken += await link.withdraw(id)
-        self._chat.note(f"{taken} taken back" if taken else "nothing waits for its turn")
+            record = await self._chat.reader.submission(id).record()
+            if await link.withdraw(id):
+                taken += 1
+                self._chat.note(f"taken back{_of(record)}")
+        if not taken:
+            self._chat.note("nothing waits for its turn")
 
     def _open(self) -> list[int]:
         return [] if self._chat.attending is None else list(self._chat.attending.open)
