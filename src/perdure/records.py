@@ -7,6 +7,7 @@ States are tagged unions, so that a queued submission cannot have an answer and 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Any, Literal, NewType, Protocol, TypeVar
 
 import msgspec
@@ -424,6 +425,17 @@ _ID = re.compile(rb'\{"id":"?([0-9a-f-]{1,40})[",}]')
 
 decode_conversation = _decoder("conversation", Conversation)
 decode_entry = _decoder("entry", Entry)
+_decode_entry = msgspec.json.Decoder(Entry).decode
+
+
+def decode_entries(bodies: Sequence[bytes], session: str | None = None) -> list[Entry]:
+    """Many at a time: a transcript is the one thing that is read by the thousand. Raises as `decode_entry`."""
+    try:
+        return [_decode_entry(body) for body in bodies]
+    except msgspec.DecodeError:
+        return [decode_entry(body, session) for body in bodies]  # which raises for the one, and names it
+
+
 decode_task = _decoder("task", Task)
 decode_submission = _decoder("submission", Submission)
 decode_document = _decoder("document", Document)

@@ -187,7 +187,9 @@ class Storage(Protocol):
 
     # -- ownership
     async def claim(self, session: str, *, take_over: bool = False, kill: bool = False) -> Opened:
-        """Take the right to write a session, which is created if it is new: epoch + 1, durable on return.
+        """Take the right to write a session, which is created if it is new: epoch + 1.
+
+        It survives the process on return, and a power loss at the latest with the first commit made under it.
 
         Raises SessionOwned while another live worker holds it, unless `take_over`.
         `kill` ends that worker's process first if it stands in the way (stopped inside a transaction).

@@ -193,7 +193,7 @@ class Session(Keeping):
 
     async def start(self, crashed: bool) -> None:
         """The recovery commit (K46), then listening for what is handed in."""
-        await recover(self._line, crashed, TaskTransaction, self._handlers)
+        await recover(self._line, crashed, TaskTransaction, self._handlers, self._harness.generation.recovered)
         if self._line.storage.supports_processes:
             self._intake.start()
 

@@ -110,7 +110,12 @@ class SqliteStorage(SqliteReads):
         def claim(connection: apsw.Connection) -> Opened:
             return sqlite_claims.claim(connection, file.path, file.workers, worker, session, take_over, kill)
 
-        return await self._writer().alone(claim)
+        # It survives the process now, and a power loss with the first commit that is made under it: until that is
+        # flushed nobody was told anything for which the claim would have to have happened.
+        claimed = self._writer().alone(claim, flush=False)
+        with suppress(PerdureError):  # the reader opens meanwhile; whoever reads is told what it cannot do
+            await file.reader.ask(_nothing)
+        return await claimed
 
     async def release(self, claim: Claim) -> None:
         await self._writer().together(lambda connection: sqlite_claims.release(connection, claim))

@@ -24,7 +24,7 @@ WORKER = "SELECT id, pid, started, host, since FROM worker WHERE id = ?"
 def claim(
     connection: apsw.Connection, path: str, workers: Workers, worker: Worker, session: str, take_over: bool, kill: bool
 ) -> Opened:
-    """Write a new owner and the next epoch, durable on return. Raises SessionOwned."""
+    """Write a new owner and the next epoch. Raises SessionOwned."""
     _begin(connection, path, kill=kill)
     connection.execute("INSERT INTO session (key) VALUES (?) ON CONFLICT (key) DO NOTHING", (session,))
     number, epoch, head, next_id, is_open, owner, began, began_before = connection.execute(

@@ -52,6 +52,7 @@ class Work(msgspec.Struct):
     batch: Batch | None = None
     function: Callable[[apsw.Connection], Any] | None = None
     counted: bool = True  #: it may have written
+    flushed: bool = True  #: it is durable when it returns; else with the next group
 
 
 def _stretches(works: Sequence[Work]) -> Iterator[Sequence[Work]]:
@@ -94,10 +95,16 @@ class Groups:
     def alone(self, work: Work) -> Outcome:
         """Run a function that begins and ends its own transactions."""
         assert work.function is not None
+        durability = self._connection.pragma("synchronous")
+        if not work.flushed:
+            self._connection.pragma("synchronous", "normal")
         try:
             return work.function(self._connection)
         except Exception as error:
             return self._undo(error)
+        finally:  # outside a transaction, where it takes effect
+            if not work.flushed and self.failure is None:
+                self._connection.pragma("synchronous", durability)
 
     def together(self, works: Sequence[Work]) -> list[Outcome]:
         """Carry out works in one transaction, or in a few where one of them breaks it."""

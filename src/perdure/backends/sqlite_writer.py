@@ -60,10 +60,12 @@ class Writer:
         """Run in the transaction of the next group. An exception undoes what the function wrote."""
         return self._admit(Work(asyncio.get_running_loop().create_future(), "group", function=function))
 
-    def alone(self, function: Callable[[apsw.Connection], T], *, writes: bool = True) -> asyncio.Future[T]:
-        """Run between two groups, in transactions of its own."""
+    def alone(
+        self, function: Callable[[apsw.Connection], T], *, writes: bool = True, flush: bool = True
+    ) -> asyncio.Future[T]:
+        """Run between two groups, in transactions of its own. Without `flush` the next group makes them durable."""
         done = asyncio.get_running_loop().create_future()
-        return self._admit(Work(done, "alone", function=function, counted=writes))
+        return self._admit(Work(done, "alone", function=function, counted=writes, flushed=flush))
 
     def stop(self) -> asyncio.Future[None]:
         """Close the connection once all that was admitted is done. Nothing may be admitted after it."""

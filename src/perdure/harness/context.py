@@ -114,6 +114,8 @@ class Rendered(msgspec.Struct, frozen=True, gc=False):
 def rendered(entries: Sequence[Entry], *, model: str, before: Rendered | None = None) -> Rendered:
     """See `render`. With `before`, only what came after it is looked at, where that is possible."""
     if before is not None and before.begins(entries, model):
+        if before.count == len(entries):
+            return before
         more = _rendered(entries[before.count :], model)
         touching = bool(more.messages) and all(
             isinstance(message, AssistantMessage) for message in (before.messages[-1], more.messages[0])
@@ -132,9 +134,10 @@ def _rendered(entries: Sequence[Entry], model: str) -> Rendered:
         messages = edited.get(entry.id, entry.messages) if edited else entry.messages
         indexes: Iterator[int] | None = None
         for message in messages:
-            if isinstance(message, UserMessage):
+            kind = type(message)
+            if kind is UserMessage:
                 out.append(_clean_user(message))
-            elif isinstance(message, AssistantMessage):
+            elif kind is AssistantMessage:
                 if indexes is None:
                     indexes = _indexes(entry.messages, messages) if edited else count()
                 rendering.place(entry, message, indexes)
@@ -170,10 +173,11 @@ def _results(
     stopped = False
     for entry in entries:
         for message in edited.get(entry.id, entry.messages) if edited else entry.messages:
-            if isinstance(message, ToolMessage):
+            kind = type(message)
+            if kind is AssistantMessage:
+                stopped = stopped or message.stop in STOPPED
+            elif kind is ToolMessage:
                 results.setdefault(message.call, message)
-            elif isinstance(message, AssistantMessage) and message.stop in STOPPED:
-                stopped = True
     if edited:
         for gone in (message for entry in entries if entry.id in edited for message in entry.messages):
             if isinstance(gone, ToolMessage) and gone.call not in results:
@@ -240,6 +244,9 @@ class _Rendering:
     def place(self, entry: Entry, message: AssistantMessage, indexes: Iterator[int]) -> None:
         """Append an answer with the results of its calls, or what is left of it. `indexes` number the entry's calls."""
         stopped = message.stop in STOPPED
+        if not stopped and _plain(message.parts):
+            self._append(message)
+            return
         parts: list[AssistantPart] = []
         replies: list[ToolMessage] = []
         said = False
@@ -296,8 +303,16 @@ def _merged(messages: Iterable[Message]) -> Iterator[Message]:
 # -- other messages -----------------------------------------------------------------------------
 
 
+def _plain(parts: Sequence[UserPart | AssistantPart]) -> bool:
+    """One text with something in it: nearly all that people and models say."""
+    if len(parts) != 1:
+        return False
+    part = parts[0]
+    return type(part) is Text and bool(part.text) and not part.text.isspace()
+
+
 def _clean_user(message: UserMessage) -> UserMessage:
-    if message.parts and all(map(filled, message.parts)):
+    if _plain(message.parts) or (message.parts and all(map(filled, message.parts))):
         return message
     parts = [_clean_part(part) for part in message.parts if isinstance(part, Image) or filled(part)]
     return UserMessage(parts=tuple(parts) or (Text(text=EMPTY_INPUT),))

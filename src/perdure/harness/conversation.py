@@ -13,7 +13,7 @@ from perdure.harness.runs import run_of, withdraw
 from perdure.harness.stored import AGENT
 from perdure.harness.submissions import SubmissionHandle, WhenBusy, submit_input, submit_reset, submit_write
 from perdure.messages import UserMessage
-from perdure.records import ConversationId, EntryId, Queued
+from perdure.records import ConversationId, EntryId, Placed, Queued
 from perdure.session.line import Commit, forbid_inside_commit
 from perdure.session.transaction import EntryKind
 from perdure.settle.state import evolve
@@ -41,6 +41,8 @@ class ConversationHandle(ConversationReading):
         await self._harness.scheduler.resume()
         async with self.commit() as tx:
             item = await submit_input(self._harness, tx, self.id, content, request_id=request_id, when_busy=when_busy)
+            if isinstance(item.state, Placed):
+                self._harness.warming.begin(self.id, (await self._harness.settings(tx, self.id)).model)
         return SubmissionHandle(self._harness, item.id)
 
     async def write(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 
@@ -37,9 +37,10 @@ from perdure.records import (
     UnansweredReason,
     decode_task,
 )
+from perdure.settle.state import evolve
 from perdure.tasks.definition import TaskDefinition, phase
 from perdure.tasks.invocation import Invocation
-from perdure.tasks.transaction import InvocationTransaction
+from perdure.tasks.transaction import InvocationTransaction, TaskTransaction
 from perdure.values import clean_text
 
 if TYPE_CHECKING:
@@ -170,8 +171,8 @@ class GenerationTask(TaskDefinition, reserved=True):
     async def request(self, invocation: Invocation, pin: dict[str, Any]) -> None:
         """Ask the model; commit its answer with everything that follows from it."""
         harness = self.harness
-        if invocation.attempt > 1:
-            await self._recover(invocation, pin)
+        if invocation.attempt > 1:  # an attempt of this process ended without an outcome
+            await invocation.record(partial(self._lost, pin=pin))
         model = self._model(pin["model"])
         if isinstance(model, str):
             await invocation.record(partial(self._ended, reason="no_model", detail=model))
@@ -295,21 +296,38 @@ class GenerationTask(TaskDefinition, reserved=True):
         timer = tx.timer(tx.now + wait, owner=tx.invocation)
         await tx.wait([timer], then=self.request, **{**pin, "attempt": attempt + 1})
 
-    async def _recover(self, invocation: Invocation, pin: dict[str, Any]) -> None:
-        """The process died during this request: its use is unknown, what was committed of it is kept (H12, K46)."""
+    async def lost(self, tx: TaskTransaction, run: Task, pin: dict[str, Any]) -> None:
+        """An attempt ended without its own code: its use is unknown, what was committed of it is kept (H12, K46)."""
+        await count_request(tx, run.conversation, str(pin["model"]), None, lost=True)
+        live = await tx.doc(LIVE, run.id)
+        self._keep_partial(tx, run, live["text"], pin, "interrupted")
+        _show(live, round=pin["round"], attempt=pin["attempt"])
 
-        async def body(tx: InvocationTransaction) -> None:
-            run = tx.own
-            await count_request(tx, run.conversation, str(pin["model"]), None, lost=True)
-            live = await tx.doc(LIVE, run.id)
-            self._keep_partial(tx, run, live["text"], pin, "interrupted")
-            _show(live, round=pin["round"], attempt=pin["attempt"])
+    async def _lost(self, tx: InvocationTransaction, *, pin: dict[str, Any]) -> None:
+        await self.lost(tx, tx.own, pin)
 
-        await invocation.record(body)
+    async def recovered(self, tx: TaskTransaction, before: Task) -> None:
+        """In the recovery commit: the attempt that ran when the last process ended is lost, and told so already there.
 
-    def _keep_partial(
-        self, tx: InvocationTransaction, run: Task, text: str, pin: dict[str, Any], stop: StopReason
-    ) -> None:
+        Where that cannot be told (a document that this code cannot read), the request's next attempt meets the reason.
+        """
+        state = before.state
+        if before.kind != GENERATION or before.abort is not None or not isinstance(state, Running):
+            return
+        pin = state.checkpoint.data
+        if state.checkpoint.phase != "request" or not isinstance(pin, dict):
+            return
+        restore = tx.save()
+        try:
+            run = tx.task(before.id)
+            assert run is not None
+            await self.lost(tx, run, cast("dict[str, Any]", pin))
+            tx.put_task(evolve(run, attempt=0))
+        except PerdureError:
+            restore()
+        self.harness.warming.begin(before.conversation, str(pin["model"]))
+
+    def _keep_partial(self, tx: TaskTransaction, run: Task, text: str, pin: dict[str, Any], stop: StopReason) -> None:
         if text:
             message = stopped(text, str(pin["model"]), stop)
             data = {"run": run.id, "round": pin["round"]}

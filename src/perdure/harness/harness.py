@@ -20,6 +20,7 @@ from perdure.harness.renderings import Renderings
 from perdure.harness.retry import RetryPolicy
 from perdure.harness.stored import AGENT, LIVE
 from perdure.harness.tool import ToolTask
+from perdure.harness.warming import Warming
 from perdure.harness.within import Within, check_directory
 from perdure.model import Model
 from perdure.records import Conversation, ConversationId, Entry, EntryId
@@ -111,6 +112,7 @@ class Harness:
         line.setup = self._set_up
         self._built_in = (self.generation, self.tool_task, self.job_task)
         self.scheduler = Scheduler(line, registry.definitions(self._built_in))
+        self.warming = Warming(self)
 
     async def install(self, registry: Registry) -> None:
         """Publish another registry: new work uses it, running work keeps what it took (H37)."""
@@ -164,6 +166,7 @@ class Harness:
     async def transcript(self, conversation: ConversationId, cutoff: EntryId) -> list[Entry]:
         """The active transcript through `cutoff`: what a pinned request shows."""
         memory = self.line.memory
+        await self.warming.wait(conversation)
         known = memory.transcripts.get(conversation)
         if known is None:
             await self.line.flushed()

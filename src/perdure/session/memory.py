@@ -12,7 +12,7 @@ from perdure.records import (
     ConversationId,
     Entry,
     decode_conversation,
-    decode_entry,
+    decode_entries,
 )
 from perdure.session.change import Flight
 from perdure.session.documents import Loaded, Name, Owner
@@ -278,7 +278,7 @@ class Memory:
         for id, bound in lineage:
             below = bound if before is None else before if bound is None else min(before, bound)
             bodies = await self.storage.scan_entries(self.session, id, before=below, limit=limit - len(found))
-            found.extend([decode_entry(body, self.session) for body in bodies])
+            found.extend(decode_entries(bodies, self.session))
             if len(found) >= limit:
                 break
         return found

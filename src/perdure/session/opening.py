@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
@@ -10,6 +11,8 @@ from perdure.errors import PerdureError, StorageError, StorageFull, StorageRejec
 from perdure.records import (
     ConversationId,
     Inbound,
+    Submission,
+    Task,
     TaskId,
     Waiting,
     decode_conversation,
@@ -45,26 +48,37 @@ async def open_line(
 
 async def load_live(line: Line) -> None:
     """Load the live tasks and submissions and what settling needs around them: the state that the records are in."""
-    tip, storage, session = line.memory.tip, line.storage, line.session
-    after = 0
-    while bodies := await storage.scan_tasks(session, live=True, after=after, limit=PAGE):
-        tasks = [decode_task(body, session) for body in bodies]
-        for task in tasks:
-            tip.put_task(task)
-        after = tasks[-1].id
-        if len(bodies) < PAGE:
-            break
-    after = 0
-    while bodies := await storage.scan_submissions(session, live=True, after=after, limit=PAGE):
-        submissions = [decode_submission(body, session) for body in bodies]
-        for submission in submissions:
-            tip.put_submission(submission)
-        after = submissions[-1].id
-        if len(bodies) < PAGE:
-            break
+    tip = line.memory.tip
+    tasks, submissions = await asyncio.gather(_live_tasks(line), _live_submissions(line))
+    for task in tasks:
+        tip.put_task(task)
+    for submission in submissions:
+        tip.put_submission(submission)
     await _load_conversations(line)
     await _load_outcomes(line)
     line.memory.published = tip.copy()
+
+
+async def _live_tasks(line: Line) -> list[Task]:
+    found: list[Task] = []
+    while bodies := await line.storage.scan_tasks(
+        line.session, live=True, after=found[-1].id if found else 0, limit=PAGE
+    ):
+        found.extend([decode_task(body, line.session) for body in bodies])
+        if len(bodies) < PAGE:
+            break
+    return found
+
+
+async def _live_submissions(line: Line) -> list[Submission]:
+    found: list[Submission] = []
+    while bodies := await line.storage.scan_submissions(
+        line.session, live=True, after=found[-1].id if found else 0, limit=PAGE
+    ):
+        found.extend([decode_submission(body, line.session) for body in bodies])
+        if len(bodies) < PAGE:
+            break
+    return found
 
 
 async def _load_conversations(line: Line) -> None:
@@ -98,15 +112,24 @@ async def _load_outcomes(line: Line) -> None:
 
 
 async def recover(
-    line: Line, crashed: bool, make: Callable[[Line], Transaction], handlers: Mapping[str, InboundHandler]
+    line: Line,
+    crashed: bool,
+    make: Callable[[Line], Any],
+    handlers: Mapping[str, InboundHandler],
+    lost: Callable[[Any, Task], Awaitable[None]] | None = None,
 ) -> None:
-    """One commit: what was running is reconciled, what was handed in is taken. Nothing is reserved before it (K46)."""
+    """One commit: what was running is reconciled, what was handed in is taken. Nothing is reserved before it (K46).
+
+    `lost` stages what has to be told of a task that was running, given as it was.
+    """
 
     async def reconcile(tx: Transaction) -> None:
         for task in list(line.memory.tip.tasks.values()):
             changed = recovered(task, crashed=crashed)
             if changed is not None:
                 tx.put_task(changed)
+                if lost is not None:
+                    await lost(tx, task)
 
     await take_inbound(line, make, handlers, before=reconcile)
 
