@@ -226,6 +226,37 @@ async def test_the_committed_part_of_an_answer_is_kept_as_interrupted_and_the_re
     assert (usage["requests"], usage["unknown"]) == (2, 2)
 
 
+@pytest.mark.invariant("HA-22")
+async def test_a_lost_attempt_is_told_of_by_the_recovery_commit_and_once(world: Any):
+    """K46: whoever opens the session sees it before anything starts, and it is not told again when the request is."""
+    session = await world.open(answer(say("half an"), hang()))
+    chat = await session.conversation("a")
+    sent = await chat.submit("go")
+    await world.until(lambda: world.strict[-1].inner.asked)
+    await world.clock.advance(0.2)
+    await world.until(lambda: says(chat, "half an"))
+    for lost in (1, 1):  # opened twice: what was told is told
+        session = await world.restart(model=StrictModel(ScriptedModel(say("a whole answer"))))
+        chat = await session.conversation("a")
+        assert [text_of(entry.messages[0]) async for entry in chat.history()] == ["half an", "go"]
+        assert (await chat.usage())["models"]["scripted"] == {"requests": lost, "unknown": lost}
+    assert (await session.submission(sent.id).wait()).text == "a whole answer"
+    assert (await chat.usage())["models"]["scripted"]["requests"] == 2
+
+
+async def test_a_session_closes_while_a_transcript_is_read_ahead(world: Any):
+    session = await world.open(say("ok"))
+    chat = await session.conversation("a")
+    await (await chat.submit("one")).wait()
+    await world.close()
+    session = await world.reopen(model=StrictModel(ScriptedModel(say("ok"))))
+    chat = await session.conversation("a")
+    sent = await chat.submit("two")
+    await world.close()
+    session = await world.reopen(model=StrictModel(ScriptedModel(say("ok"))))
+    assert (await session.submission(sent.id).wait()).text == "ok"
+
+
 async def test_a_recovered_request_is_the_same_request(world: Any):
     """H11: model, offered tools and cut-off are pinned, whatever is installed, configured or written meanwhile."""
 

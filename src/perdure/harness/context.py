@@ -134,10 +134,9 @@ def _rendered(entries: Sequence[Entry], model: str) -> Rendered:
         messages = edited.get(entry.id, entry.messages) if edited else entry.messages
         indexes: Iterator[int] | None = None
         for message in messages:
-            kind = type(message)
-            if kind is UserMessage:
+            if type(message) is UserMessage:
                 out.append(_clean_user(message))
-            elif kind is AssistantMessage:
+            elif type(message) is AssistantMessage:
                 if indexes is None:
                     indexes = _indexes(entry.messages, messages) if edited else count()
                 rendering.place(entry, message, indexes)
@@ -173,10 +172,9 @@ def _results(
     stopped = False
     for entry in entries:
         for message in edited.get(entry.id, entry.messages) if edited else entry.messages:
-            kind = type(message)
-            if kind is AssistantMessage:
+            if type(message) is AssistantMessage:
                 stopped = stopped or message.stop in STOPPED
-            elif kind is ToolMessage:
+            elif type(message) is ToolMessage:
                 results.setdefault(message.call, message)
     if edited:
         for gone in (message for entry in entries if entry.id in edited for message in entry.messages):

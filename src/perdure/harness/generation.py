@@ -314,14 +314,14 @@ class GenerationTask(TaskDefinition, reserved=True):
         state = before.state
         if before.kind != GENERATION or before.abort is not None or not isinstance(state, Running):
             return
-        pin = state.checkpoint.data
-        if state.checkpoint.phase != "request" or not isinstance(pin, dict):
+        pin = cast("dict[str, Any] | None", state.checkpoint.data)
+        if state.checkpoint.phase != "request" or pin is None:
             return
         restore = tx.save()
         try:
             run = tx.task(before.id)
             assert run is not None
-            await self.lost(tx, run, cast("dict[str, Any]", pin))
+            await self.lost(tx, run, pin)
             tx.put_task(evolve(run, attempt=0))
         except PerdureError:
             restore()
