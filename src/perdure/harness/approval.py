@@ -61,12 +61,18 @@ async def judge_by_hooks(
 ) -> Gate | Block | Asking:
     """Let the hooks that have not judged yet do so, in their order, until one blocks or asks."""
     name = invocation.input["name"]
-    allowed = await _allowed(harness, invocation)
+    allowed, sandbox = await _allowed(harness, invocation), harness.sandbox
     for hook, known in zip(hooks, names_of(hooks), strict=True):
         if known in at.judged:
             continue
-        own = cast("dict[str, Any]", clean(at.arguments))  # a copy: a hook may change what it is given
-        seen = CallToJudge(conversation=invocation.conversation, name=name, arguments=own, allowed=allowed)
+        seen = CallToJudge(
+            conversation=invocation.conversation,
+            name=name,
+            arguments=cast("dict[str, Any]", clean(at.arguments)),  # a copy: a hook may change what it is given
+            allowed=allowed,
+            directory=sandbox.root if sandbox is not None else "",
+            scratch=sandbox.scratch if sandbox is not None else "",
+        )
         verdict = await _judged(harness, hook, seen)
         if isinstance(verdict, Block):
             return verdict

@@ -58,12 +58,15 @@ class CallToJudge(msgspec.Struct, frozen=True, kw_only=True):
     """What a before_tool hook sees: a call that passed the gate's own checks, before its intent is committed.
 
     `allowed` is what was answered for good in its conversation: the `remember` of questions that were.
+    `directory` is where the session's tools work, `scratch` where the output of commands is kept; empty without any.
     """
 
     conversation: int
     name: str
     arguments: dict[str, Any]
     allowed: tuple[Any, ...] = ()
+    directory: str = ""
+    scratch: str = ""
 
 
 class CallReturned(msgspec.Struct, frozen=True, kw_only=True):

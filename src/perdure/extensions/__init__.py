@@ -1,0 +1,1 @@
+"""Bundles of hooks, tools and sections that ship with perdure: permissions."""
