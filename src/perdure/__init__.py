@@ -37,6 +37,7 @@ if TYPE_CHECKING:  # a name is loaded when it is first used: `perdure --help` ne
         StorageError,
         UsageError,
     )
+    from perdure.extensions.permissions import permissions
     from perdure.harness.call import Call as ToolCall
     from perdure.harness.conversation import ConversationHandle as Conversation
     from perdure.harness.decisions import Allow, Ask, Deny, Edit
@@ -122,6 +123,7 @@ __all__ = [
     "document",
     "entry_kind",
     "open",
+    "permissions",
     "phase",
     "run",
     "section",

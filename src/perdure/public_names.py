@@ -66,6 +66,7 @@ PLACES: Mapping[str, tuple[str, str]] = {
     "document": ("perdure.session.documents", "document"),
     "entry_kind": ("perdure.session.transaction", "entry_kind"),
     "open": ("perdure.app.opening", "open"),
+    "permissions": ("perdure.extensions.permissions", "permissions"),
     "phase": ("perdure.tasks.definition", "phase"),
     "run": ("perdure.app.opening", "run"),
     "section": ("perdure.harness.registry", "section"),
