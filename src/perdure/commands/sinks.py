@@ -22,6 +22,13 @@ class Sink(Protocol):
     def emit(self, event: Event) -> None: ...
 
 
+def _again(retry: Event) -> str:
+    """Which attempt comes, and when. A run that waits since an earlier version of perdure does not say that."""
+    if "attempt" not in retry:
+        return "it is asked again"
+    return f"attempt {retry['attempt']} of {retry['attempts']}, waiting {retry['wait']:g} s"
+
+
 class Lines:
     """One JSON object per line."""
 
@@ -62,7 +69,7 @@ class Person:
             case {"type": "settled", "submission": id, "reason": reason, "detail": detail}:
                 self._say(f"input {id} was not answered ({reason}): {one_line(detail)}\n")
             case {"type": "retry", "kind": kind, "message": message}:
-                self._tell(f"the model failed ({kind}), it is asked again: {message}")
+                self._tell(f"the model failed ({kind}), {_again(event)}: {message}")
             case {"type": "end"}:
                 self._end(event)
             case _:

@@ -292,7 +292,8 @@ class GenerationTask(TaskDefinition, reserved=True):
             await self._end(tx, reason, f"{error.kind}: {message}")
             return
         _show(live, round=pin["round"], attempt=attempt + 1)
-        live["retry"] = {"kind": error.kind, "message": message, "at": tx.now + wait}
+        told = {"attempt": attempt + 1, "attempts": self.harness.defaults.retry.attempts, "wait": round(wait, 1)}
+        live["retry"] = {"kind": error.kind, "message": message, "at": tx.now + wait, **told}
         timer = tx.timer(tx.now + wait, owner=tx.invocation)
         await tx.wait([timer], then=self.request, **{**pin, "attempt": attempt + 1})
 

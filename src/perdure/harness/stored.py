@@ -26,7 +26,7 @@ def _live() -> Any:
 
 #: What a run shows while it works: it belongs to the run's generation task and ends with it (K22, K40).
 #: `text` and `thinking` are the committed part of the answer that streams;
-#: `retry` is {"kind", "message", "at"} while one waits;
+#: `retry` is {"kind", "message", "at", "attempt", "attempts", "wait"} while attempt `attempt` of `attempts` waits;
 #: `tools` maps the id of each open tool task to {"name", "call", "output", "details"}.
 LIVE = declare("perdure.live", scope="task", initial=_live)
 

@@ -74,7 +74,12 @@ def model_error(error: Exception, target: Target, *, began: bool, now: float) ->
     kind = _kind(error, said, began=began)
     meant = getattr(error, "suggested_model_id", None)
     hint = f" (did you mean {clean_text(meant)[:100]!r}?)" if isinstance(meant, str) else ""
-    return ModelError(f"{target.name}: {_what(error, kind)}{said}{hint}", kind=kind, after=_after(error, kind, now))
+    words = f"{_what(error, kind, target)}{said}{hint}{_whose_key(kind, target)}"
+    return ModelError(f"{target.name}: {words}", kind=kind, after=_after(error, kind, now))
+
+
+def _whose_key(kind: str, target: Target) -> str:
+    return f" ({target.key_told})" if kind == "auth" else ""
 
 
 def _known(error: BaseException | None) -> ModelError | None:
@@ -97,7 +102,7 @@ def refusal_of(body: bytes, kind: str, target: Target) -> ModelError:
     said = _clip(redacted(clean_text(words), [target.key] if target.key else []))
     what = "quota" if _QUOTA.search(said) else "overflow" if _OVERFLOW.search(said) else _by_code(read)
     told = f"the server answered {clean_text(kind)[:80] or 'something'} instead of a stream: "
-    return ModelError(f"{target.name}: {told}{said}", kind=what)
+    return ModelError(f"{target.name}: {told}{said}{_whose_key(what, target)}", kind=what)
 
 
 _BY_CODE = {401: "auth", 402: "quota", 403: "auth", 413: "overflow", 429: "rate_limited"}
@@ -149,14 +154,15 @@ def _by_status(error: Exception) -> str:
     return "invalid" if isinstance(error, _OURS) else "retryable"
 
 
-def _what(error: Exception, kind: str) -> str:
+def _what(error: Exception, kind: str, target: Target) -> str:
     """A short word before the server's own: the status and its code, or what happened."""
     if isinstance(error, ModelHTTPError):
         code = error.provider_error_code or error.provider_error_type
         status = f"{error.status_code} {code}" if code else str(error.status_code)
         return f"{clean_text(status)[:80]}: "
     if isinstance(error, ModelConnectionError | httpx2.TransportError | OSError):
-        return "the connection broke off: " if kind == "cut" else "no connection: " if kind == "retryable" else ""
+        happened = {"cut": "the connection broke off", "retryable": "no connection", "timeout": "no answer in time"}
+        return f"{happened.get(kind, 'no answer')} ({target.place}): "
     if isinstance(error, UserError):
         return "the request cannot be made: "
     known = isinstance(error, ModelAPIError | UnexpectedModelBehavior)

@@ -35,14 +35,27 @@ class Vendor(msgspec.Struct, frozen=True, kw_only=True):
     extra: str  #: what has to be installed
     keys: tuple[str, ...]  #: variables that may hold the key; the first that is set is taken
     url: str  #: the variable that names another server
+    home: str  #: its own server
 
+
+_OPENAI = "https://api.openai.com"
 
 VENDORS: Mapping[str, Vendor] = {
-    "openai": Vendor(api="responses", extra="openai", keys=("OPENAI_API_KEY",), url="OPENAI_BASE_URL"),
-    "openai-chat": Vendor(api="chat", extra="openai", keys=("OPENAI_API_KEY",), url="OPENAI_BASE_URL"),
-    "anthropic": Vendor(api="anthropic", extra="anthropic", keys=("ANTHROPIC_API_KEY",), url="ANTHROPIC_BASE_URL"),
+    "openai": Vendor(api="responses", extra="openai", keys=("OPENAI_API_KEY",), url="OPENAI_BASE_URL", home=_OPENAI),
+    "openai-chat": Vendor(api="chat", extra="openai", keys=("OPENAI_API_KEY",), url="OPENAI_BASE_URL", home=_OPENAI),
+    "anthropic": Vendor(
+        api="anthropic",
+        extra="anthropic",
+        keys=("ANTHROPIC_API_KEY",),
+        url="ANTHROPIC_BASE_URL",
+        home="https://api.anthropic.com",
+    ),
     "google": Vendor(
-        api="google", extra="google", keys=("GOOGLE_API_KEY", "GEMINI_API_KEY"), url="GOOGLE_GEMINI_BASE_URL"
+        api="google",
+        extra="google",
+        keys=("GOOGLE_API_KEY", "GEMINI_API_KEY"),
+        url="GOOGLE_GEMINI_BASE_URL",
+        home="https://generativelanguage.googleapis.com",
     ),
 }
 
@@ -59,6 +72,29 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     model: str  #: as the vendor calls it
     url: str | None = None  #: None is the vendor's own
     key: str | None = None
+    home: str = ""  #: the server where `url` names none
+    #: The variables that the key is read from; none where the program gave it.
+    key_from: tuple[str, ...] = ()
+
+    @property
+    def place(self) -> str:
+        """Whom a connection is made to: scheme, host and port, and nothing else of an address that may hold secrets."""
+        parts = urlsplit(self.url or self.home)
+        try:
+            port = parts.port
+        except ValueError:
+            port = None
+        host = parts.hostname or "its server"
+        shown = f"[{host}]" if ":" in host else host
+        return f"{parts.scheme}://{shown}" + ("" if port is None else f":{port}")
+
+    @property
+    def key_told(self) -> str:
+        """Where the key is from, for who has to correct it."""
+        if not self.key_from:
+            return "the key is the one that the program gave"
+        names = " or ".join(self.key_from)
+        return f"the key is read from {names}" if self.key else f"no key is set: {names} may hold one"
 
     def __repr__(self) -> str:
         return f"Target({self.name!r})"
@@ -159,26 +195,45 @@ def target_of(name: str, environment: Mapping[str, str], *, key: str | None = No
     """Where requests to the model of that name go. Raises UsageError."""
     prefix, _, model = name.partition(":")
     if prefix in ("http", "https"):
-        return _by_url(name, key or environment.get(URL_KEY) or None)
+        return _by_url(name, key or environment.get(URL_KEY) or None, () if key else (URL_KEY,))
     if not model:
         raise UsageError(f"model {name!r} names no model: write {prefix}:NAME")
     if prefix in SERVERS:
-        own = environment.get(f"{prefix.replace('-', '_').upper()}_API_KEY") or None
+        variable = f"{prefix.replace('-', '_').upper()}_API_KEY"
         return Target(
-            name=name, vendor=prefix, api="chat", model=model, url=url_of(prefix, environment), key=key or own
+            name=name,
+            vendor=prefix,
+            api="chat",
+            model=model,
+            url=url_of(prefix, environment),
+            key=key or environment.get(variable) or None,
+            key_from=() if key else (variable,),
         )
     vendor = VENDORS.get(prefix)
     if vendor is None:
         known = ", ".join([*VENDORS, *SERVERS])
         raise UsageError(f"model {name!r}: there is no vendor {prefix!r}; there is {known}, or http://host/v1#NAME")
     url = environment.get(vendor.url) or None
-    key = key or next((found for each in vendor.keys if (found := environment.get(each, "").strip())), None)
+    key_from = () if key else tuple(each for each in vendor.keys if environment.get(each, "").strip())[:1]
+    if not key and not key_from:
+        key, key_from = None, vendor.keys
+    elif not key:
+        key = environment[key_from[0]].strip()
     if key is None and url is None:
         raise UsageError(f"model {name!r} needs a key: set {' or '.join(vendor.keys)} in the environment")
-    return Target(name=name, vendor=prefix, api=vendor.api, model=model, url=url, key=key)
+    return Target(
+        name=name,
+        vendor=prefix,
+        api=vendor.api,
+        model=model,
+        url=url,
+        key=key,
+        home=vendor.home,
+        key_from=key_from,
+    )
 
 
-def _by_url(name: str, key: str | None) -> Target:
+def _by_url(name: str, key: str | None, key_from: tuple[str, ...]) -> Target:
     parts = urlsplit(name)
     if parts.username or parts.password or parts.query:
         # A name is stored with every answer, and a secret in it would be, too.
@@ -186,7 +241,7 @@ def _by_url(name: str, key: str | None) -> Target:
     if not parts.hostname or not parts.fragment:
         raise UsageError(f"model {name!r}: write the URL and the model's name, such as http://127.0.0.1:8000/v1#NAME")
     url = name.partition("#")[0].rstrip("/")
-    return Target(name=name, vendor=parts.scheme, api="chat", model=parts.fragment, url=url, key=key)
+    return Target(name=name, vendor=parts.scheme, api="chat", model=parts.fragment, url=url, key=key, key_from=key_from)
 
 
 def _extra(target: Target) -> str:
