@@ -23,6 +23,8 @@ COMMANDS: Mapping[str, tuple[str, str, str]] = {
     "resume": ("perdure.commands.resume", "resume", "Go on with unfinished work."),
     "ls": ("perdure.commands.ls", "ls", "List conversations, or the sessions of a store."),
     "show": ("perdure.commands.show", "show", "Show the transcript of a conversation."),
+    "tree": ("perdure.commands.tree", "tree", "Draw the conversations: forks, and those that tasks own."),
+    "usage": ("perdure.commands.usage", "usage", "Show tokens and cost, by model and by tool."),
     "export": ("perdure.commands.export", "export", "Write a whole transcript as Markdown, JSON lines or HTML."),
     "inspect": (
         "perdure.commands.inspect",
@@ -30,6 +32,9 @@ COMMANDS: Mapping[str, tuple[str, str, str]] = {
         "Show live tasks, waiting inputs, questions, and who owns the session.",
     ),
     "abort": ("perdure.commands.abort", "abort", "Stop a conversation's work, a task, or take an input back."),
+    "fork": ("perdure.commands.fork", "fork", "Make a conversation that goes another way from an entry."),
+    "rm": ("perdure.commands.rm", "rm", "Delete a conversation."),
+    "prune": ("perdure.commands.prune", "prune", "Forget ended tasks and settled inputs by age."),
     "retry": ("perdure.commands.retry", "retry", "Let a held task go on."),
     "answer": ("perdure.commands.answer", "answer", "Answer a question that work waits for."),
     "jobs": ("perdure.commands.jobs", "jobs", "List, read and end commands that run in the background."),

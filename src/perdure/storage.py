@@ -237,6 +237,12 @@ class Storage(Protocol):
         business."""
         ...
 
+    async def count_entries(
+        self, session: str, conversations: Sequence[ConversationId]
+    ) -> list[tuple[ConversationId, int]]:
+        """How many entries each of these wrote itself; those without any may be left out. Reads no bodies."""
+        ...
+
     async def newest_head(
         self, session: str, conversation: ConversationId, *, before: int | None = None
     ) -> bytes | None:

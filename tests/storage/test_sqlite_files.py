@@ -323,6 +323,7 @@ async def read_everything(storage: Storage) -> None:
     await storage.read_entry("main", EntryId(1))
     await storage.scan_entries("main", ConversationId(1), before=5)
     await storage.newest_head("main", ConversationId(1), before=5)
+    await storage.count_entries("main", [ConversationId(1)])
     await storage.read_tasks("main", [TaskId(1), TaskId(2)])
     await storage.read_submission("main", SubmissionId(1))
     await storage.find_submission("main", ConversationId(1), "r")

@@ -18,7 +18,7 @@ from perdure.harness.decisions import Allow, Deny, Edit, stored
 from perdure.harness.submissions import Settled, WhenBusy
 from perdure.messages import UserMessage
 from perdure.messages import user as user_text
-from perdure.records import ROOT, ConversationId, Inbound, TaskId, decode_inbound
+from perdure.records import ROOT, ConversationId, EntryId, Inbound, TaskId, decode_inbound
 from perdure.session.transaction import EntryKind
 from perdure.storage import Worker
 from perdure.values import clean, clean_text
@@ -26,7 +26,7 @@ from perdure.values import clean, clean_text
 #: How long an item may lie untaken beside a live owner before that is reported, in seconds (K1a).
 PATIENCE = 10.0
 
-Verb = Literal["input", "write", "reset", "abort", "answer", "retry"]
+Verb = Literal["input", "write", "reset", "abort", "fork", "delete", "answer", "retry"]
 
 
 class HandInSession(ReadSession):
@@ -129,6 +129,14 @@ class HandInConversation(ReadConversation):
         """Stop ordinary work; the owner's answer names the tasks that were marked (K32)."""
         body = {"background": background, "keep": queue == "keep", "reason": reason}
         return await self._handing.hand_in("abort", {**self._address, **body})
+
+    async def fork(self, at: EntryId | None = None, *, key: str | None = None) -> HandedIn:
+        """Fork it at an entry, by default its newest one; the owner's answer names the new conversation (K15)."""
+        return await self._handing.hand_in("fork", {**self._address, "at": at, "new_key": key})
+
+    async def delete(self) -> HandedIn:
+        """Delete it with what only it needs; the owner's answer says what went (K47)."""
+        return await self._handing.hand_in("delete", self._address)
 
     async def handed_in(self, request_id: str) -> HandedIn | None:
         """What was handed in under this request id and waits to be taken. Once it is, `request` finds it (K1a)."""

@@ -1,17 +1,35 @@
-"""What a session keeps, and for how long (K47)."""
+"""What a session keeps: the tree of its conversations, for how long, and what all of it used (K15, K47, H17)."""
 
 from __future__ import annotations
 
+from typing import Any
+
 from perdure.harness.conversation import ConversationHandle
+from perdure.harness.stored import USAGE_TOTAL
+from perdure.harness.tree import Branch, tree
+from perdure.harness.usage import shown, summed
 from perdure.records import ConversationId
 from perdure.session.line import Line, forbid_inside_commit
-from perdure.session.retention import Deleted, Pruned, delete_conversation, prune
+from perdure.session.reading import snapshot
+from perdure.session.retention import Deleted, Pruned, delete_conversation, prunable, prune
 
 
 class Keeping:
-    """Deletion and pruning, for a session."""
+    """Looking over all conversations, deletion and pruning, for a session."""
 
     _line: Line
+
+    async def tree(self, *, limit: int = 1000) -> list[Branch]:
+        """The conversations as trees, the oldest first: forks below what they left, owned ones below their owners.
+
+        At most `limit` of the newest conversations, and all that they stand below.
+        """
+        return await tree(self._line, limit=limit)
+
+    async def usage(self) -> dict[str, Any]:
+        """What all conversations used together (H17), those that were deleted included."""
+        total = await snapshot(self._line, USAGE_TOTAL, 0, "")
+        return shown(await summed(self._line) if total is None else total)
 
     async def delete(self, conversation: ConversationHandle | int) -> Deleted:
         """Delete a conversation and those that its tasks own; forks keep what they see of it.
@@ -30,3 +48,7 @@ class Keeping:
         """
         forbid_inside_commit("prune()")
         return await prune(self._line, self._line.clock.now() - older_than)
+
+    async def prunable(self, *, older_than: float) -> Pruned:
+        """What `prune` would forget now. Changes nothing."""
+        return await prunable(self._line, self._line.clock.now() - older_than)

@@ -19,6 +19,7 @@ from perdure.harness.harness import Defaults, Harness
 from perdure.harness.question import Question
 from perdure.harness.registry import Registry
 from perdure.harness.submissions import Answered, NotAnswered, Settled
+from perdure.harness.tree import Branch
 from perdure.records import (
     ROOT,
     Conversation,
@@ -42,6 +43,7 @@ from perdure.records import (
 from perdure.session.documents import DocumentToken
 from perdure.session.line import Line
 from perdure.session.opening import load_live
+from perdure.session.retention import Pruned
 from perdure.storage import Claim, Opened, SessionInfo, Storage
 from perdure.tasks.inspection import Inspection
 from perdure.telemetry import Telemetry
@@ -82,6 +84,14 @@ class ReadSession:
     async def usage(self) -> dict[str, Any]:
         """What all conversations used together (H17), those that were deleted included."""
         return await (await self.glance()).usage()
+
+    async def tree(self, *, limit: int = 1000) -> list[Branch]:
+        """The conversations as trees: see `Session.tree`."""
+        return await (await self.glance()).tree(limit=limit)
+
+    async def prunable(self, *, older_than: float) -> Pruned:
+        """What `Session.prune` would forget now."""
+        return await (await self.glance(live=True)).prunable(older_than=older_than)
 
     async def snapshot(self, token: DocumentToken, *, key: str = "") -> Any:
         """The present value of a session document; None where there is none."""

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
 from perdure.app.keeping import Keeping
 from perdure.app.models import ModelFinder
-from perdure.errors import NotFound, UsageError
+from perdure.errors import NotFound, PerdureError, UsageError
 from perdure.harness.approval import decide
 from perdure.harness.conversation import ConversationHandle
 from perdure.harness.harness import Harness
-from perdure.harness.intake import handlers, keyed, root
+from perdure.harness.intake import addressed, handlers, keyed, root
 from perdure.harness.registry import Registry
-from perdure.harness.stored import USAGE_TOTAL
 from perdure.harness.submissions import SubmissionHandle
-from perdure.harness.usage import shown, summed
 from perdure.records import (
     ROOT,
     Conversation,
@@ -35,6 +34,7 @@ from perdure.session.inbound import Intake
 from perdure.session.line import Commit, Line, forbid_inside_commit
 from perdure.session.opening import recover
 from perdure.session.reading import Attached, snapshot
+from perdure.session.retention import decide_deletion, finish_deletions
 from perdure.settle.state import evolve
 from perdure.settle.walks import below
 from perdure.storage import Worker
@@ -53,9 +53,11 @@ class Session(Keeping):
         self.key = line.session
         #: The worker that owns the session: this process.
         self.owner: Worker = line.storage.worker
-        self._handlers = {**handlers(harness), "retry": _retry}
+        self._handlers = {**handlers(harness), "retry": _retry, "delete": self._delete}
         self._intake = Intake(line, TaskTransaction, self._handlers)
         self._closing: asyncio.Task[None] | None = None
+        #: Removes what deletions that were handed in left behind.
+        self._sweeping: asyncio.Task[None] | None = None
 
     # -- conversations ----------------------------------------------------------------------
 
@@ -161,11 +163,6 @@ class Session(Keeping):
         """A session document's value that follows each commit until it is closed (K43)."""
         return await Attached.open(self._line, token, 0, key)
 
-    async def usage(self) -> dict[str, Any]:
-        """What all conversations used together (H17), those that were deleted included."""
-        total = await snapshot(self._line, USAGE_TOTAL, 0, "")
-        return shown(await summed(self._line) if total is None else total)
-
     def observe(self, observer: Callable[[Change], None]) -> Callable[[], None]:
         """Call `observer` with each published commit, in order. It must not raise or wait. Returns how to stop."""
         self._line.observers.append(observer)
@@ -184,6 +181,8 @@ class Session(Keeping):
 
     async def _close(self) -> None:
         await self._intake.close()
+        if self._sweeping is not None:
+            await asyncio.wait([self._sweeping])
         await self._harness.scheduler.close()
         self._harness.close()
         await self._models.close()
@@ -196,6 +195,19 @@ class Session(Keeping):
         await recover(self._line, crashed, TaskTransaction, self._handlers, self._harness.generation.recovered)
         if self._line.storage.supports_processes:
             self._intake.start()
+
+    async def _delete(self, tx: TaskTransaction, item: Inbound) -> Any:
+        """Another process deletes a conversation: it is decided in this commit, and the rest follows."""
+        conversation = await addressed(tx, item)
+        done = await decide_deletion(tx, conversation.id)
+        if self._sweeping is None or self._sweeping.done():
+            self._sweeping = asyncio.get_running_loop().create_task(self._sweep(), name="perdure sweep")
+        return {"deleted": list(done.conversations)}
+
+    async def _sweep(self) -> None:
+        """What is left when it cannot go on, the next deletion or `prune` removes."""
+        with contextlib.suppress(PerdureError):
+            await finish_deletions(self._line)
 
 
 async def _retry(tx: TaskTransaction, item: Inbound) -> Any:

@@ -95,6 +95,12 @@ class MemoryReads:
     ) -> list[bytes]:
         return self._session(session).entries.newest(conversation, before, limit)
 
+    async def count_entries(
+        self, session: str, conversations: Sequence[ConversationId]
+    ) -> list[tuple[ConversationId, int]]:
+        entries = self._session(session).entries
+        return [(id, entries.count(id)) for id in conversations]
+
     async def newest_head(
         self, session: str, conversation: ConversationId, *, before: int | None = None
     ) -> bytes | None:

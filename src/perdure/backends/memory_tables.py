@@ -91,6 +91,9 @@ class Entries:
         row = self.rows.get(id)
         return None if row is None else row.body
 
+    def count(self, conversation: int) -> int:
+        return len(self._of.get(conversation, ()))
+
     def newest(self, conversation: int, before: int | None, limit: int, *, heads: bool = False) -> list[bytes]:
         ids = (self._heads_of if heads else self._of).get(conversation, [])
         end = len(ids) if before is None else bisect_left(ids, before)

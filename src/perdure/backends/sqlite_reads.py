@@ -94,6 +94,13 @@ class SqliteReads:
         sql = "SELECT body FROM entry WHERE conversation = ? AND id < ? ORDER BY id DESC LIMIT ?"
         return await self._rows(session, sql, lambda at: (at | conversation, bound(at, before), limit))
 
+    async def count_entries(
+        self, session: str, conversations: Sequence[ConversationId]
+    ) -> list[tuple[ConversationId, int]]:
+        sql = "SELECT value, (SELECT count(*) FROM entry WHERE conversation = value) FROM json_each(?)"
+        rows = await self._rows(session, sql, lambda at: (these(at, conversations),))
+        return [(ConversationId(id & LAST_ID), count) for id, count in rows]
+
     async def newest_head(
         self, session: str, conversation: ConversationId, *, before: int | None = None
     ) -> bytes | None:

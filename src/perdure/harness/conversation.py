@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from perdure.errors import UsageError
+from perdure.errors import NotFound, UsageError
 from perdure.harness.conversation_reading import ConversationReading
 from perdure.harness.generation import ABORTED_AT
 from perdure.harness.harness import check_setting
@@ -13,7 +13,7 @@ from perdure.harness.runs import run_of, withdraw
 from perdure.harness.stored import AGENT
 from perdure.harness.submissions import SubmissionHandle, WhenBusy, submit_input, submit_reset, submit_write
 from perdure.messages import UserMessage
-from perdure.records import ConversationId, EntryId, Placed, Queued
+from perdure.records import Conversation, ConversationId, EntryId, Placed, Queued
 from perdure.session.line import Commit, forbid_inside_commit
 from perdure.session.transaction import EntryKind
 from perdure.settle.state import evolve
@@ -102,10 +102,14 @@ class ConversationHandle(ConversationReading):
                 else:
                     own[name] = value
 
-    async def fork(self, at: EntryId, *, key: str | None = None) -> ConversationHandle:
-        """A new conversation that sees this one through entry `at` (K15). Copies no entry."""
+    async def fork(self, at: EntryId | None = None, *, key: str | None = None) -> ConversationHandle:
+        """A new conversation that sees this one through entry `at`, by default its newest one (K15).
+
+        It starts with the settings of then (H36), and copies no entry. Durable on return.
+        Raises NotFound where this conversation does not see the entry, UsageError where another one has the key.
+        """
         async with self.commit() as tx:
-            child = await tx.fork(self.id, at, key=key)
+            child = await fork_conversation(tx, self.id, at, key)
         return ConversationHandle(self._harness, child.id)
 
     def commit(self) -> Commit[TaskTransaction]:
@@ -116,6 +120,29 @@ class ConversationHandle(ConversationReading):
     def jobs(self) -> Jobs:
         """The background jobs of this conversation."""
         return Jobs(self._harness, self.id, self.commit)
+
+
+async def fork_conversation(
+    tx: TaskTransaction, conversation: ConversationId, at: EntryId | None, key: str | None
+) -> Conversation:
+    """Fork at an entry, by default the newest one of the tip. What it refuses, it refuses before anything is staged."""
+    if key is not None and (known := await tx.find_conversation(key)) is not None:
+        raise UsageError(f"key {key!r} belongs to another conversation, {known.id}: take another key, or no key")
+    if at is None:
+        at = await _newest(tx, conversation)
+    return await tx.fork(conversation, at, key=key)
+
+
+async def _newest(tx: TaskTransaction, conversation: ConversationId) -> EntryId:
+    staged = [entry.id for entry in tx.entries if entry.conversation == conversation]
+    if staged:
+        return staged[-1]
+    home = await tx.use(conversation)
+    await tx.line.flushed()
+    newest = await tx.line.memory.entries(home, limit=1)
+    if not newest:
+        raise NotFound(f"conversation {conversation} has no entry yet: there is nothing to fork from")
+    return newest[0].id
 
 
 async def abort_conversation(

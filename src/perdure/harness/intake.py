@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from perdure.errors import UsageError
+from perdure.errors import NotFound, UsageError
 from perdure.harness.approval import decide
-from perdure.harness.conversation import abort_conversation
+from perdure.harness.conversation import abort_conversation, fork_conversation
 from perdure.harness.submissions import WhenBusy, submit_input, submit_reset, submit_write, withdraw_submission
 from perdure.messages import UserMessage
-from perdure.records import ROOT, Conversation, ConversationId, Inbound, SubmissionId, TaskId
+from perdure.records import ROOT, Conversation, ConversationId, EntryId, Inbound, SubmissionId, TaskId
 from perdure.session.opening import InboundHandler
 from perdure.tasks.transaction import TaskTransaction
 from perdure.values import clean_text
@@ -61,6 +61,13 @@ class AbortItem(_To, frozen=True, kw_only=True):
     reason: str = "aborted"
 
 
+class ForkItem(_To, frozen=True, kw_only=True):
+    """Forks the conversation at an entry, by default its newest one."""
+
+    at: int | None = None
+    new_key: str | None = None
+
+
 class AnswerItem(msgspec.Struct, frozen=True, kw_only=True):
     """Decides a question."""
 
@@ -82,7 +89,7 @@ def _read(item: Inbound, type: type[B]) -> B:
 
 def handlers(harness: Harness) -> Mapping[str, InboundHandler]:
     """The handlers by kind. Their answers say what became of the item, for whoever handed it in."""
-    return {**_submitting(harness), "abort": _abort}
+    return {**_submitting(harness), "abort": _abort, "fork": _fork}
 
 
 def _submitting(harness: Harness) -> Mapping[str, InboundHandler]:
@@ -129,6 +136,15 @@ async def _abort(tx: TaskTransaction, item: Inbound) -> Any:
     return {"marked": marked}
 
 
+async def _fork(tx: TaskTransaction, item: Inbound) -> Any:
+    body = _read(item, ForkItem)
+    parent = await addressed(tx, item)
+    at = None if body.at is None else EntryId(body.at)
+    child = await fork_conversation(tx, parent.id, at, body.new_key)
+    assert child.parent is not None
+    return {"conversation": child.id, "at": child.parent.entry}
+
+
 async def root(tx: TaskTransaction) -> Conversation:
     """The conversation with id 1, made on first use (K11)."""
     known = tx.candidate.conversation(ROOT)
@@ -145,6 +161,17 @@ async def root(tx: TaskTransaction) -> Conversation:
 async def keyed(tx: TaskTransaction, key: str) -> Conversation:
     """Get or create by key (K10)."""
     return await tx.find_conversation(key) or tx.create_conversation(key=key)
+
+
+async def addressed(tx: TaskTransaction, item: Inbound) -> Conversation:
+    """The conversation that an item names and that is there already. Raises NotFound, UsageError."""
+    to = _read(item, _To)
+    if to.key is None:
+        return await tx.use(ROOT if to.id is None else ConversationId(to.id))
+    found = await tx.find_conversation(to.key)
+    if found is None:
+        raise NotFound(f"no conversation with key {to.key!r} in session {tx.line.session!r}")
+    return found
 
 
 async def _conversation(tx: TaskTransaction, to: _To) -> Conversation:

@@ -6,7 +6,7 @@ What they leave behind is then removed page by page; the note goes last, so that
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -18,6 +18,7 @@ from perdure.records import (
     ConversationId,
     Document,
     EntryId,
+    Inbound,
     Submission,
     Task,
     TaskId,
@@ -30,6 +31,7 @@ from perdure.records import (
 )
 from perdure.session.documents import declare
 from perdure.session.transaction import Transaction
+from perdure.settle.state import State
 from perdure.storage import PutSubmission, Remove, RemoveEntries, Write
 
 if TYPE_CHECKING:
@@ -63,22 +65,45 @@ class Pruned(msgspec.Struct, frozen=True, kw_only=True):
 
 async def delete_conversation(line: Line, id: ConversationId) -> Deleted:
     """Delete a conversation and those that tasks of it own. Raises NotFound; TaskRefused while it has live work."""
-    if id == ROOT:
-        raise TaskRefused("the root conversation stays: delete conversations that you made by key, or by a fork")
+    _not_root(id)
     await finish_deletions(line)
     await line.memory.conversation(id)
     doomed = await _with_owned(line, id)
     for start in range(0, len(doomed), PAGE):  # owned ones first: after a crash, the same call finds the rest
         async with line.commit(Transaction) as tx:
             await _judge(tx, doomed[start:])
-            noted = await tx.doc(DELETIONS)
-            for each in doomed[start : start + PAGE]:
-                conversation = await tx.use(each)
-                tombstone = msgspec.structs.replace(conversation, key=None, title=None, deleted=True)
-                tx.candidate.put_conversation(tombstone)
-                noted["open"].append(int(each))
+            await _doom(tx, doomed[start : start + PAGE])
     removed = await finish_deletions(line)
     return msgspec.structs.replace(removed, conversations=tuple(doomed))
+
+
+async def decide_deletion(tx: Transaction, id: ConversationId) -> Deleted:
+    """The deciding commit alone, as a part of another one; `finish_deletions` removes what is left behind.
+
+    Refuses what `delete_conversation` does, and more conversations than one commit takes, before it stages anything.
+    """
+    _not_root(id)
+    await tx.use(id)
+    await tx.line.flushed()
+    doomed = await _with_owned(tx.line, id)
+    if len(doomed) > PAGE:
+        raise TaskRefused(f"conversation {id} owns {len(doomed) - 1} others: delete them from the owner of the session")
+    await _judge(tx, doomed)
+    await _doom(tx, doomed)
+    return Deleted(conversations=tuple(doomed))
+
+
+def _not_root(id: ConversationId) -> None:
+    if id == ROOT:
+        raise TaskRefused("the root conversation stays: delete conversations that you made by key, or by a fork")
+
+
+async def _doom(tx: Transaction, doomed: Sequence[ConversationId]) -> None:
+    noted = await tx.doc(DELETIONS)
+    for each in doomed:
+        conversation = await tx.use(each)
+        tx.candidate.put_conversation(msgspec.structs.replace(conversation, key=None, title=None, deleted=True))
+        noted["open"].append(int(each))
 
 
 async def _with_owned(line: Line, id: ConversationId) -> list[ConversationId]:
@@ -225,23 +250,47 @@ async def prune(line: Line, before: float) -> Pruned:
     )
 
 
-async def _prune_tasks(line: Line, before: float) -> int:
-    count = after = 0
+async def prunable(line: Line, before: float) -> Pruned:
+    """How many rows `prune` would remove. Changes nothing, and needs no right to write."""
+    tasks = submissions = inbound = 0
+    async for page in _old_tasks(line, before):
+        owners = await _owners(line, page)
+        tasks += sum(_forgotten(line.memory.tip, task, owners) for task in page)
+    async for items in _old_submissions(line, before):
+        submissions += len(items)
+    async for taken in _old_inbound(line, before):
+        inbound += len(taken)
+    return Pruned(tasks=tasks, submissions=submissions, inbound=inbound)
+
+
+async def _old_tasks(line: Line, before: float) -> AsyncIterator[list[Task]]:
+    after = 0
     while bodies := await line.storage.scan_tasks(
         line.session, live=False, after=after, limit=PAGE, ended_before=before
     ):
         tasks = [decode_task(body, line.session) for body in bodies]
         after = tasks[-1].id
+        yield tasks
+
+
+async def _owners(line: Line, tasks: Sequence[Task]) -> dict[TaskId | None, None]:
+    """Those of these tasks that own conversations."""
+    owned = await line.storage.owned_conversations(line.session, [task.id for task in tasks])
+    return {decode_conversation(body, line.session).owner: None for body in owned}
+
+
+def _forgotten(tip: State, task: Task, owners: Mapping[TaskId | None, None]) -> bool:
+    """Whether nobody asks for an ended task any more."""
+    return task.id not in tip.waiters and task.id not in owners and task.owner not in tip.tasks
+
+
+async def _prune_tasks(line: Line, before: float) -> int:
+    count = 0
+    async for tasks in _old_tasks(line, before):
         documents = [each for task in tasks for each in await _documents(line, task)]
-        owned = await line.storage.owned_conversations(line.session, [task.id for task in tasks])
-        owners = {decode_conversation(body, line.session).owner: None for body in owned}
+        owners = await _owners(line, tasks)
         async with line.commit(Transaction) as tx:
-            tip = tx.memory.tip
-            gone = {
-                task.id: None
-                for task in tasks
-                if task.id not in tip.waiters and task.id not in owners and (task.owner not in tip.tasks)
-            }
+            gone = {task.id: None for task in tasks if _forgotten(tx.memory.tip, task, owners)}
             tx.removes.extend(Remove("document", each.id) for each in documents if each.owner in gone)
             tx.removes.extend(Remove("task", id) for id in gone)
         count += len(gone)
@@ -252,10 +301,20 @@ async def _documents(line: Line, task: Task) -> list[Document]:
     return [record async for record in line.memory.shelves.records(("task", task.id), retired=True)]
 
 
+async def _old_submissions(line: Line, before: float) -> AsyncIterator[list[Submission]]:
+    """Pages of them; what is removed or loses its age meanwhile is no part of the next one."""
+    after = 0
+    while bodies := await line.storage.scan_submissions(
+        line.session, live=False, after=after, limit=PAGE, ended_before=before
+    ):
+        items = [decode_submission(body, line.session) for body in bodies]
+        after = items[-1].id
+        yield items
+
+
 async def _prune_submissions(line: Line, before: float) -> int:
     count = 0
-    while bodies := await line.storage.scan_submissions(line.session, live=False, limit=PAGE, ended_before=before):
-        items = [decode_submission(body, line.session) for body in bodies]
+    async for items in _old_submissions(line, before):
         await _remove(line, [_pruned(item) for item in items])
         count += len(items)
     return count
@@ -269,15 +328,28 @@ def _pruned(item: Submission) -> Write:
     return PutSubmission(item.id, item.conversation, item.request_id, False, None, encode(kept))
 
 
-async def _prune_inbound(line: Line, before: float) -> int:
-    count, after = 0, ""
+async def _old_inbound(line: Line, before: float) -> AsyncIterator[list[Inbound]]:
+    after = ""
     while bodies := await line.storage.scan_inbound(line.session, taken=True, after=after, limit=PAGE):
         items = [decode_inbound(body, line.session) for body in bodies]
         after = items[-1].id
-        writes: list[Write] = [Remove("inbound", item.id) for item in items if item.at < before]
-        await _remove(line, writes)
-        count += len(writes)
+        yield [item for item in items if item.at < before]
+
+
+async def _prune_inbound(line: Line, before: float) -> int:
+    count = 0
+    async for items in _old_inbound(line, before):
+        await _remove(line, [Remove("inbound", item.id) for item in items])
+        count += len(items)
     return count
 
 
-__all__ = ["Deleted", "Pruned", "delete_conversation", "finish_deletions", "prune"]
+__all__ = [
+    "Deleted",
+    "Pruned",
+    "decide_deletion",
+    "delete_conversation",
+    "finish_deletions",
+    "prunable",
+    "prune",
+]

@@ -113,6 +113,15 @@ class TranscriptLaws(StorageLaws):
         assert await storage.newest_head("main", ONE, before=11) is None
         assert await storage.newest_head("main", ConversationId(3)) is None
 
+    async def test_entries_are_counted_by_conversation(self, storage: Storage, main: Line) -> None:
+        await main.commit(*[entry(id) for id in (10, 11, 12)], entry(13, of=2))
+
+        counted = dict(await storage.count_entries("main", [ONE, TWO, ConversationId(3)]))
+        assert (counted[ONE], counted[TWO], counted.get(ConversationId(3), 0)) == (3, 1, 0)
+        assert await storage.count_entries("main", []) == []
+        await main.commit(RemoveEntries(ONE, EntryId(10)))
+        assert dict(await storage.count_entries("main", [ONE])) == {ONE: 1}
+
     async def test_entries_after_an_id_can_be_removed(self, storage: Storage, main: Line) -> None:
         await main.commit(*[entry(id, head=id) for id in (10, 11, 12)], entry(13, of=2, head=13))
         await main.commit(RemoveEntries(ONE, EntryId(10)), RemoveEntries(ConversationId(9), EntryId(0)))
