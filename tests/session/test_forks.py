@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import tempfile
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from perdure.app.opening import open as open_session
+from perdure.app.opening import open as open_one
+from perdure.app.opening import open_session, open_storage
+from perdure.backends.memory import MemoryStorage
 from perdure.errors import NotFound, TaskRefused, UsageError, WrongKind
 from perdure.records import Edit, EntryId
 from perdure.session.documents import document
 from perdure.session.transaction import entry_kind
 from perdure.session.transcripts import cut
+from perdure.telemetry import Telemetry
 from perdure.testing.clock import ManualClock, settle
 from perdure.testing.faults import Relay
 
@@ -367,12 +372,25 @@ STEPS = st.lists(
     max_size=25,
 )
 
+#: As STEPS, with what a store lives through beside them.
+GROWING = st.lists(
+    st.tuples(
+        st.sampled_from(["add", "add", "add", "head", "reset", "fork", "fork", "reopen", "delete"]),
+        st.integers(0, 50),
+        st.integers(0, 50),
+    ),
+    max_size=25,
+)
+
 
 class Branch:
     """The linear history that a conversation has to equal: entries with the document's value after each."""
 
     def __init__(self, history: list[tuple[Any, list[Any]]]) -> None:
         self.history = history
+        #: Of the documents that are no history: copied by `current`, fresh by `initial`.
+        self.current: list[Any] = []
+        self.fresh: list[Any] = []
 
     @property
     def items(self) -> list[Any]:
@@ -387,8 +405,19 @@ def test_any_tree_of_forks_equals_linear_histories(steps: list[Step]):
     asyncio.run(_tree(steps))
 
 
+@pytest.mark.invariant("S-16", "S-17", "S-22")
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ["memory", "sqlite"])
+@settings(max_examples=25)
+@given(steps=GROWING)
+def test_branches_stay_linear_histories_whatever_is_reopened_and_deleted(backend: str, steps: list[Step]):
+    """I65, on each backend: families, documents by each rule, forks of forks, reopenings, deletions of any branch."""
+    with tempfile.TemporaryDirectory() as folder:
+        asyncio.run(_grown(steps, None if backend == "memory" else str(Path(folder, "store.db"))))
+
+
 async def _tree(steps: list[Step]) -> None:
-    async with open_session("memory:", clock=ManualClock()) as session:
+    async with open_one("memory:", clock=ManualClock()) as session:
         chats = [await session.conversation("root")]
         branches = [Branch([])]
         for number, (verb, where, at) in enumerate(steps):
@@ -418,4 +447,68 @@ async def _append(chat: Any, branch: Branch, verb: str, number: int, at: int) ->
     async with chat.commit() as tx:
         entry = tx.append(chat.id, NOTE, data=number, head=head, heads_itself=verb == "reset")
         (await tx.doc(AS_OF))["items"].append(number)
+        (await tx.doc(AS_OF, key=f"of {number % 3}"))["items"].append(number)
     branch.history.append((entry, [*branch.items, number]))
+
+
+async def _grown(steps: list[Step], path: str | None) -> None:
+    clock, telemetry = ManualClock(), Telemetry()
+    memory = MemoryStorage(clock=clock)
+
+    async def opened() -> Any:
+        nonlocal memory
+        if path is None:
+            memory = memory.reopened()
+        storage = memory if path is None else await open_storage(path, clock, telemetry, durability="process")
+        return await open_session(storage, "main", clock=clock, telemetry=telemetry), storage
+
+    session, storage = await opened()
+    branches = {(await session.conversation("first")).id: Branch([])}
+    for number, (verb, where, at) in enumerate(steps):
+        if verb == "reopen":
+            await session.close()
+            await storage.close()
+            session, storage = await opened()
+        elif branches:
+            id = list(branches)[where % len(branches)]
+            await _grow(session, branches, await session.find(id), verb, number, at)
+    await session.close()
+    await storage.close()
+    session, storage = await opened()
+    for id, branch in branches.items():
+        await _is_linear(session, await session.find(id), branch)
+    await session.close()
+    await storage.close()
+
+
+async def _grow(session: Any, branches: dict[int, Branch], chat: Any, verb: str, number: int, at: int) -> None:
+    branch = branches[chat.id]
+    if verb == "delete":
+        await session.delete(chat)
+        del branches[chat.id]
+    elif verb == "fork" and branch.history:
+        seen = branch.history[: at % len(branch.history) + 1]
+        child = Branch(list(seen))
+        child.current = list(branch.current)
+        branches[(await chat.fork(seen[-1][0].id)).id] = child
+    elif verb != "fork":
+        await _append(chat, branch, verb, number, at)
+        async with chat.commit() as tx:
+            (await tx.doc(CURRENT))["items"].append(number)
+            (await tx.doc(FRESH, key="family"))["items"].append(number)
+        branch.current.append(number)
+        branch.fresh.append(number)
+
+
+async def _is_linear(session: Any, chat: Any, branch: Branch) -> None:
+    entries = [entry for entry, _ in branch.history]
+    assert [entry.id async for entry in chat.history()][::-1] == [entry.id for entry in entries]
+    assert await active(session, chat) == [entry.data for entry in cut(entries)]
+    families = [(AS_OF, f"of {rest}", [item for item in branch.items if item % 3 == rest]) for rest in range(3)]
+    others = [(AS_OF, "", branch.items), (CURRENT, "", branch.current), (FRESH, "family", branch.fresh)]
+    for token, key, expected in families + others:
+        assert (await chat.snapshot(token, key=key) or {"items": []})["items"] == expected
+    for entry, expected in branch.history:
+        assert (await chat.snapshot_as_of(AS_OF, entry.id) or {"items": []})["items"] == expected
+        third = [item for item in expected if item % 3 == expected[-1] % 3]
+        assert (await chat.snapshot_as_of(AS_OF, entry.id, key=f"of {expected[-1] % 3}"))["items"] == third

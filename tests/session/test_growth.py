@@ -121,3 +121,35 @@ async def test_a_chain_of_deltas_is_never_longer_than_its_limit(memory_kernel: A
                 value = await kernel.storage.read_document("main", decode_document(body).id)
                 longest = max(longest, len(value.deltas))
     assert 1 < longest <= TAIL_COUNT
+
+
+async def test_a_fork_costs_the_same_however_long_the_conversation_is(memory_kernel: Any):
+    """K15: bytes and reads of a fork, and of the first look of it at what it sees."""
+    kernel = memory_kernel
+    kernel.wrap = Measured
+    session = await kernel.open()
+    for length in (10, 2000):
+        chat = await session.conversation(f"of {length}")
+        for start in range(0, length, 100):
+            async with chat.commit() as tx:
+                for number in range(start, min(start + 100, length)):
+                    tx.append(chat.id, NOTE, data=number)
+                (await tx.doc(PAST))["at"] = start
+        async with chat.commit() as tx:
+            tx.append(chat.id, NOTE, data="head", heads_itself=True)
+
+    session = await kernel.reopen()
+    costs: list[tuple[int, int, Counter[str]]] = []
+    for length in (10, 2000):
+        chat = await session.conversation(f"of {length}")
+        newest = (await chat.entries(limit=1))[0].id
+        kernel.storage.written.clear()
+        kernel.storage.reads.clear()
+        before = kernel.storage.bodies
+        await chat.fork(newest)
+        costs.append((sum(kernel.storage.written), kernel.storage.bodies - before, kernel.storage.reads.copy()))
+
+    (short, read_short, calls_short), (long, read_long, calls_long) = costs
+    assert long - short <= 10  # ids have more digits
+    assert (read_long, calls_long) == (read_short, calls_short)
+    assert read_long <= 5

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable
+from contextvars import Context
 from typing import Any
 
 from perdure.app.keeping import Keeping
@@ -201,7 +202,8 @@ class Session(Keeping):
         conversation = await addressed(tx, item)
         done = await decide_deletion(tx, conversation.id)
         if self._sweeping is None or self._sweeping.done():
-            self._sweeping = asyncio.get_running_loop().create_task(self._sweep(), name="perdure sweep")
+            loop = asyncio.get_running_loop()  # not in the context of this commit: it makes commits of its own
+            self._sweeping = loop.create_task(self._sweep(), name="perdure sweep", context=Context())
         return {"deleted": list(done.conversations)}
 
     async def _sweep(self) -> None:
