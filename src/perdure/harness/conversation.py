@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from perdure.errors import NotFound, UsageError
+from perdure.harness.compaction import compact_conversation
 from perdure.harness.conversation_reading import ConversationReading
 from perdure.harness.generation import ABORTED_AT
 from perdure.harness.harness import check_setting
@@ -13,7 +14,7 @@ from perdure.harness.runs import run_of, withdraw
 from perdure.harness.stored import AGENT
 from perdure.harness.submissions import SubmissionHandle, WhenBusy, submit_input, submit_reset, submit_write
 from perdure.messages import UserMessage
-from perdure.records import Conversation, ConversationId, EntryId, Placed, Queued
+from perdure.records import Conversation, ConversationId, EntryId, Placed, Queued, TaskId
 from perdure.session.line import Commit, forbid_inside_commit
 from perdure.session.transaction import EntryKind
 from perdure.settle.state import evolve
@@ -68,6 +69,17 @@ class ConversationHandle(ConversationReading):
         async with self.commit() as tx:
             item = await submit_reset(self._harness, tx, self.id, handoff, request_id=request_id)
         return SubmissionHandle(self._harness, item.id)
+
+    async def compact(self, instructions: str | None = None) -> TaskId:
+        """Summarise what is older, now, and as `instructions` ask; returns the task's id. Starts the scheduler.
+
+        Durable on return. It runs beside the work: `session.wait_task(id)` says how it ended, an abort stops it. The
+        summary is placed at once when the conversation is idle, else at the next boundary; no entry is removed (H28).
+        """
+        await self._harness.scheduler.resume()
+        async with self.commit() as tx:
+            task = await compact_conversation(self._harness, tx, self.id, instructions)
+        return task.id
 
     async def abort(
         self,

@@ -7,12 +7,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from perdure.harness.approval import answer_here
+from perdure.harness.compaction import COMPACT
 from perdure.harness.harness import Settings, overlay
 from perdure.harness.question import Question
 from perdure.harness.runs import run_of
 from perdure.harness.stored import AGENT, LIVE, USAGE, USAGE_BELOW
 from perdure.harness.usage import merged, shown
-from perdure.records import Conversation, ConversationId, Entry, EntryId, Submission
+from perdure.records import Conversation, ConversationId, Entry, EntryId, Submission, TaskId
 from perdure.session.documents import DocumentToken
 from perdure.session.line import Line
 from perdure.session.reading import Attached, snapshot, snapshot_as_of
@@ -20,6 +21,10 @@ from perdure.tasks.transaction import QUESTION
 
 if TYPE_CHECKING:
     from perdure.harness.harness import Harness
+
+
+#: What is shown of a compaction in flight.
+SHOWN = ("attempt", "text", "retry")
 
 
 class ConversationReading:
@@ -87,6 +92,15 @@ class ConversationReading:
         """What the live run shows: round, attempt, partial answer, retry, open tool calls. None while idle."""
         run = run_of(self._line.memory.published, self.id)
         return None if run is None else await snapshot(self._line, LIVE, run.id, "")
+
+    async def compactions(self) -> dict[TaskId, dict[str, Any]]:
+        """Compactions in flight, by task: the reason, the attempt, the text so far, and the retry it waits for."""
+        published = self._line.memory.published
+        found: dict[TaskId, dict[str, Any]] = {}
+        for task in [task for task in published.ordinary(self.id) if task.kind == COMPACT]:
+            shown = await snapshot(self._line, LIVE, task.id, "") or LIVE.initial()
+            found[task.id] = {"reason": task.input["reason"], **{name: shown[name] for name in SHOWN}}
+        return found
 
     async def usage(self, *, subtree: bool = False) -> dict[str, Any]:
         """What this conversation used, by model and by tool (H17); with `subtree` also what those below it did.

@@ -11,6 +11,7 @@ from perdure.errors import ModelError, PerdureError
 from perdure.harness.answer import stopped
 from perdure.harness.consult import observe, on_yield, pinned_request
 from perdure.harness.controls import hand_off, results_of
+from perdure.harness.filling import fill_in
 from perdure.harness.gate import MOST_TOLD, judge
 from perdure.harness.hooks import AnswerReceived, RoundDone
 from perdure.harness.installed import Installed
@@ -19,23 +20,19 @@ from perdure.harness.loadout import in_use, pinned, uses_of
 from perdure.harness.output import clip
 from perdure.harness.retry import wait_before_retry
 from perdure.harness.runs import place_due, place_summaries, settle_answered, settle_unanswered
+from perdure.harness.sizing import Fits, Stuck, Waits, context_after, known_in, overflowed, weigh
 from perdure.harness.spending import capped, caps, reached, stopped_by
-from perdure.harness.stored import ASSISTANT, GENERATION, LIVE, TOOL_RESULT, USER
+from perdure.harness.stored import ASSISTANT, GENERATION, LIVE, USER
 from perdure.harness.stream import Stream
-from perdure.harness.usage import count_call, count_request
-from perdure.messages import AssistantMessage, StopReason, ToolErrorCode, ToolMessage, UserMessage, calls_of
+from perdure.harness.usage import count_request
+from perdure.messages import AssistantMessage, StopReason, UserMessage, calls_of
 from perdure.model import Model, Request, Usage
 from perdure.records import (
-    Aborted,
     EntryId,
     ErrorInfo,
-    Faulted,
-    Outcome,
     Running,
     Task,
-    TaskId,
     UnansweredReason,
-    decode_task,
 )
 from perdure.settle.state import evolve
 from perdure.tasks.definition import TaskDefinition, phase
@@ -65,32 +62,44 @@ class GenerationTask(TaskDefinition, reserved=True):
 
     @phase(first=True, stages=True)
     async def prepare(
-        self, tx: InvocationTransaction, round: int = 0, refused: int = 0, done: dict[str, Any] | None = None
+        self,
+        tx: InvocationTransaction,
+        round: int = 0,
+        refused: int = 0,
+        done: dict[str, Any] | None = None,
+        known: dict[str, Any] | None = None,
     ) -> None:
         """Place what the boundary places, and pin the request: a recovered request is the same request.
 
-        Only stages: a part of the commit of the input, or of the round's last result. `done` is of the round before.
+        Only stages: a part of the commit of the input, or of the round's last result. `done` is of the round before,
+        `known` of the compactions of this run.
         """
         harness, run, conversation = self.harness, tx.invocation.id, tx.invocation.conversation
-        await self._fill_in(tx, run)
+        await fill_in(tx)
         settings = await harness.settings(tx, conversation)
         uses = await in_use(harness, tx, conversation, settings)
         loadout = harness.installed.loadout(uses)
         if done and not done.get("observed") and loadout.hooks("after_tools"):
-            tx.next(self.observe, round=round, refused=refused, done=done)
+            tx.next(self.observe, round=round, refused=refused, done={**done, "known": known})
             return
         limits = await caps(harness, tx, conversation, settings)
-        live = await tx.doc(LIVE, run)
-        if await self._over(tx, settings, limits, round, refused, done or {}, live.lend().get("asks") or {}):
+        live, remembered = await tx.doc(LIVE, run), known_in({"known": known})
+        asks = live.lend().get("asks") or {}
+        if await self._over(tx, settings, limits, round, refused, done or {}, asks, remembered.since is not None):
             return
         _show(live, round=round, attempt=1)
+        tools = loadout.offered(settings, harness.installed.tools)
+        weighed = await weigh(harness, tx, settings, harness.installed.system, tools, remembered)
+        if not isinstance(weighed, Fits):
+            await self._too_large(tx, weighed, round, refused)
+            return
         own = [entry.id for entry in tx.entries if entry.conversation == conversation]
         entries = [] if own else (await tx.transcript(conversation)).entries
         cutoff = own[-1] if own else max(entries[0].id, entries[-1].id) if entries else 0
         tx.next(
             self.request,
             model=settings.model,
-            tools=loadout.offered(settings, harness.installed.tools),
+            tools=tools,
             sequential=settings.sequential,
             cutoff=cutoff,
             round=round,
@@ -99,6 +108,7 @@ class GenerationTask(TaskDefinition, reserved=True):
             began=tx.now,
             **pinned(uses),
             **capped(limits),
+            **weighed.known.kept(),
         )
 
     async def _over(
@@ -110,6 +120,7 @@ class GenerationTask(TaskDefinition, reserved=True):
         refused: int,
         done: dict[str, Any],
         asks: dict[str, Any],
+        compacted: bool,
     ) -> bool:
         """Whether the run ends at this boundary: results ask for it (H23), it reached a limit, or there is a reset."""
         harness, conversation = self.harness, tx.invocation.conversation
@@ -125,12 +136,21 @@ class GenerationTask(TaskDefinition, reserved=True):
             await self._end(tx, "limit", f"no tool call could be run in {refused} rounds in a row")
         elif limits and (spent := await reached(tx, limits)) is not None:
             await self._end(tx, "limit", spent)
-        elif round > 0 and (reset := await place_due(harness, tx, conversation, "round", tx.invocation.id)) is not None:
+        elif (round > 0 or compacted) and (
+            reset := await place_due(harness, tx, conversation, "round", tx.invocation.id)
+        ) is not None:
             await self._end(tx, "reset", f"the conversation was reset by submission {reset.id}")
             await place_due(harness, tx, conversation, "final", None)
         else:
             return False
         return True
+
+    async def _too_large(self, tx: InvocationTransaction, found: Waits | Stuck, round: int, refused: int) -> None:
+        """The next request does not fit: a compaction comes first, or the run ends (H34)."""
+        if isinstance(found, Stuck):
+            await self._end(tx, "overflow", found.detail)
+            return
+        await tx.wait([found.task], then=self.prepare, round=round, refused=refused, **found.known.kept())
 
     @phase
     async def observe(self, invocation: Invocation, round: int, refused: int, done: dict[str, Any]) -> None:
@@ -141,31 +161,10 @@ class GenerationTask(TaskDefinition, reserved=True):
         await observe(harness, harness.installed.loadout(uses_of(done)), "after_tools", seen, run)
 
         async def body(tx: InvocationTransaction) -> None:
-            tx.next(self.prepare, round=round, refused=refused, done={**done, "observed": True})
+            known = done.get("known")
+            tx.next(self.prepare, round=round, refused=refused, done={**done, "observed": True}, known=known)
 
         await invocation.record(body)
-
-    async def _fill_in(self, tx: InvocationTransaction, run: TaskId) -> None:
-        """Results for calls whose task could not write one: stopped before it began, faulted, orphaned."""
-        shown: dict[str, Any] = await tx.snapshot(LIVE, run) or LIVE.initial()
-        slots: dict[str, dict[str, Any]] = shown["tools"]
-        if not slots:
-            return
-        conversation = tx.invocation.conversation
-        ids = [TaskId(int(id)) for id in slots]
-        ended = [task for id in ids if (task := tx.candidate.tasks.get(id)) is not None]  # by this very commit
-        if len(ended) < len(ids):
-            await tx.line.flushed()
-            bodies = await tx.line.storage.read_tasks(tx.line.session, ids)
-            ended = [*(decode_task(body, tx.line.session) for body in bodies), *ended]
-        outcomes = {task.id: task.outcome for task in ended}
-        for id, slot in slots.items():
-            code, text = unwritten(outcomes.get(TaskId(int(id))))
-            output = slot.get("output")
-            text = f"{text}\nOutput until then:\n{output}" if output else text
-            result = ToolMessage(call=slot["call"], name=slot["name"], error=code, text=text)
-            tx.append(conversation, TOOL_RESULT, messages=(result,), data={"call": slot["call"]}, task=run)
-            await count_call(tx, conversation, slot["name"], error=True)
 
     @phase(whole=True)
     async def request(self, invocation: Invocation, pin: dict[str, Any]) -> None:
@@ -243,15 +242,14 @@ class GenerationTask(TaskDefinition, reserved=True):
         entries: list[EntryId],
     ) -> None:
         run, round = tx.own, pin["round"]
-        entry = tx.append(
-            run.conversation, ASSISTANT, messages=(message,), data={"run": run.id, "round": round}, task=run.id
-        )
+        about, known = {"run": run.id, "round": round, **context_after(usage)}, known_in(pin).kept()
+        entry = tx.append(run.conversation, ASSISTANT, messages=(message,), data=about, task=run.id)
         entries.append(entry.id)
         await count_request(tx, run.conversation, pin["model"], usage)
         calls = calls_of(message)
         if more is not None:
             tx.append(run.conversation, USER, messages=(more[0],), data={"extension": more[1]}, task=run.id)
-            tx.next(self.prepare, round=round + 1)
+            tx.next(self.prepare, round=round + 1, **known)
             return
         if not calls:
             await self._finished(tx, entry.id)
@@ -264,7 +262,7 @@ class GenerationTask(TaskDefinition, reserved=True):
         tasks = await start_calls(self.harness, tx, entry.id, calls, verdicts, installed, isolation, pin, live)
         refused = 0 if tasks else pin["refused"] + 1
         done = {"calls": len(calls), "answer": entry.id, **pinned(uses_of(pin))}
-        await tx.wait(tasks, then=self.prepare, round=round + 1, refused=refused, done=done)
+        await tx.wait(tasks, then=self.prepare, round=round + 1, refused=refused, done=done, **known)
 
     async def _finished(self, tx: InvocationTransaction, answer: EntryId) -> None:
         """The run ends with this answer, and what waits for that starts the next one."""
@@ -288,8 +286,14 @@ class GenerationTask(TaskDefinition, reserved=True):
         )
         message = clip(clean_text(str(error)), MOST_TOLD)
         if wait is None:
-            reason: UnansweredReason = "overflow" if error.kind == "overflow" else "model_error"
-            await self._end(tx, reason, f"{error.kind}: {message}")
+            told = f"{error.kind}: {message}"
+            if error.kind != "overflow":
+                await self._end(tx, "model_error", told)
+                return
+            _show(live, round=pin["round"], attempt=attempt)
+            system = self.harness.installed.system
+            found = await overflowed(self.harness, tx, told, system, pin["tools"], known_in(pin))
+            await self._too_large(tx, found, pin["round"], pin["refused"])
             return
         _show(live, round=pin["round"], attempt=attempt + 1)
         told = {"attempt": attempt + 1, "attempts": self.harness.defaults.retry.attempts, "wait": round(wait, 1)}
@@ -348,7 +352,7 @@ class GenerationTask(TaskDefinition, reserved=True):
 
         async def body(tx: InvocationTransaction) -> None:
             run = tx.own
-            await self._fill_in(tx, run.id)
+            await fill_in(tx)
             assert isinstance(run.state, Running)
             pin: dict[str, Any] = run.state.checkpoint.data or {}
             if "model" in pin and run.attempt > 1:  # else the request was not sent: its back-off was cut short
@@ -365,20 +369,6 @@ class GenerationTask(TaskDefinition, reserved=True):
 
 #: Memo of an aborted run: the newest id at that time. Inputs after it are placed when the run ends.
 ABORTED_AT = "perdure.aborted_at"
-
-
-def unwritten(outcome: Outcome | None) -> tuple[ToolErrorCode, str]:
-    """What a model is told of a call whose task could not write its result."""
-    match outcome:
-        case Aborted(begun=False):
-            return "aborted", "Aborted. It had not begun."
-        case Aborted():
-            return "aborted", "Aborted. It had begun: its effect may have happened."
-        case Faulted(error=error):
-            told = clip(f"{error.type}: {error.message}", MOST_TOLD)
-            return "tool_error", f"The runtime failed around this call ({told}). Its outcome is unknown."
-        case _:
-            return "interrupted", "The call ended without a result. Its outcome is unknown: it may have happened."
 
 
 def _show(live: Any, *, round: int, attempt: int) -> None:

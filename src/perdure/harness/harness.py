@@ -8,7 +8,8 @@ from typing import Any, Literal
 import msgspec
 
 from perdure.clock import Clock
-from perdure.errors import SandboxError, UsageError
+from perdure.errors import PerdureError, SandboxError, UsageError
+from perdure.harness.compaction import CompactionTask
 from perdure.harness.generation import GenerationTask
 from perdure.harness.installed import Installed
 from perdure.harness.job import JobTask
@@ -18,6 +19,7 @@ from perdure.harness.progress import INTERVAL, Progress
 from perdure.harness.registry import Registry, Tool
 from perdure.harness.renderings import Renderings
 from perdure.harness.retry import RetryPolicy
+from perdure.harness.sizing import Sizes
 from perdure.harness.stored import AGENT, LIVE
 from perdure.harness.tool import ToolTask
 from perdure.harness.warming import Warming
@@ -65,6 +67,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     max_session_spend: float | None = None  #: and for all conversations of the session together
     max_queued: int = 1000
     max_jobs: int = 8  #: background jobs of a conversation that run at a time
+    compaction: bool = True  #: summarise by itself: at the threshold, beside the work, and after an overflow
+    compaction_reserve: int = 16_384  #: tokens of the context window below which a request waits for a summary
+    compaction_keep_recent: int = 20_000  #: tokens of the newest that a summary leaves as they are
+    compaction_background: int = 32_768  #: tokens below that threshold from which on one is made beside; 0 makes none
     job_seconds: float = 86_400.0  #: how long one may run
     job_bytes: int = 16 * 1024 * 1024  #: how much of its newest output is kept
     job_wakes: bool = False  #: one that ends asks the model, rather than to wait for the next input
@@ -104,13 +110,15 @@ class Harness:
         #: What new work takes; replaced as a whole.
         self.installed = Installed(registry, schema, defaults.instructions)
         self.renderings = Renderings()
+        self.sizes = Sizes()
         self.watch = Watch(line.clock)
         self.progress = Progress(line.clock, defaults.progress_interval)
         self.generation = GenerationTask(self)
         self.tool_task = ToolTask(self)
         self.job_task = JobTask(self)
+        self.compaction = CompactionTask(self)
         line.setup = self._set_up
-        self._built_in = (self.generation, self.tool_task, self.job_task)
+        self._built_in = (self.generation, self.tool_task, self.job_task, self.compaction)
         self.scheduler = Scheduler(line, registry.definitions(self._built_in))
         self.warming = Warming(self)
 
@@ -135,6 +143,14 @@ class Harness:
 
     def model(self, name: str | None) -> Model | None:
         return None if name is None else self._models(name)
+
+    def window(self, name: str | None) -> int | None:
+        """The context window of the model of that name, in tokens; None where it is unknown, or there is no model."""
+        try:
+            found = self.model(name)
+        except PerdureError:  # whoever asks it is told why
+            return None
+        return None if found is None else found.context_window
 
     def place(self, directory: str | None) -> Sandbox | None:
         """The sandbox, as seen from a directory of it; the same object each time."""
@@ -215,6 +231,9 @@ _LEAST = {
     "max_session_spend": 0,
     "max_queued": 1,
     "max_jobs": 0,
+    "compaction_reserve": 0,
+    "compaction_keep_recent": 0,
+    "compaction_background": 0,
     "job_seconds": 1,
     "job_bytes": 4096,
 }
