@@ -14,7 +14,7 @@ import msgspec
 from perdure.errors import ModelError, PerdureError, UsageError
 from perdure.harness.consult import before_compact
 from perdure.harness.context import render
-from perdure.harness.cutting import Cut, choose
+from perdure.harness.cutting import Cut, choose, newest_turn
 from perdure.harness.gate import MOST_TOLD
 from perdure.harness.hooks import CompactionToDo, Refuse, Summary
 from perdure.harness.loadout import in_use
@@ -122,7 +122,7 @@ class CompactionTask(TaskDefinition, reserved=True):
         tx.next(
             self.summarise,
             model=settings.model,
-            first=found.first,
+            kept=found.first,
             cutoff=max(entry.id for entry in entries),
             older=found.older,
             budget=A_PORTION if limits is None else max(limits.blocking * 3 // 4, 1),
@@ -136,11 +136,12 @@ class CompactionTask(TaskDefinition, reserved=True):
     def _cut(
         self, entries: list[Entry], open: frozenset[int], keep: int | None, settings: Settings, window: int | None
     ) -> Cut | None:
-        """As much as was asked for; without a wish as the settings say, and else everything but the newest."""
+        """As much as was asked for; without a wish as the settings say, else all but the newest turn, or answer."""
         if keep is not None:
             return choose(entries, keep, open=open)
         usual = settings.compaction_keep_recent if window is None else thresholds(settings, window).keep
-        return choose(entries, usual, open=open) or choose(entries, 0, open=open)
+        wishes = (usual, newest_turn(entries), 0)
+        return next((found for wish in wishes if (found := choose(entries, wish, open=open)) is not None), None)
 
     @phase(whole=True)
     async def summarise(self, invocation: Invocation, pin: dict[str, Any]) -> None:
@@ -155,7 +156,7 @@ class CompactionTask(TaskDefinition, reserved=True):
             await invocation.record(partial(self._end, error=error))
             return
         entries = await harness.transcript(invocation.conversation, EntryId(pin["cutoff"]))
-        index = next((at for at, entry in enumerate(entries) if entry.id == pin["first"]), len(entries))
+        index = next((at for at, entry in enumerate(entries) if entry.id == pin["kept"]), len(entries))
         notes, pieces = record_of(entries, index, model.name)
         if (pin["done"], pin["attempt"], pin["halved"]) == (0, 1, 0):
             answer = await self._consult(invocation, pin, entries[:index])
@@ -181,7 +182,7 @@ class CompactionTask(TaskDefinition, reserved=True):
             conversation=invocation.conversation,
             reason=invocation.input["reason"],
             messages=render(older, model=str(pin["model"])),
-            keep=pin["first"],
+            keep=pin["kept"],
             instructions=invocation.input["instructions"],
         )
         return await before_compact(harness, loadout, seen, invocation.id)
@@ -243,7 +244,7 @@ class CompactionTask(TaskDefinition, reserved=True):
         """Through the inbox: placed at once where no run is live, else at its next boundary (H35)."""
         conversation, task = tx.invocation.conversation, tx.invocation.id
         data = {"task": task, "reason": tx.invocation.input["reason"], "messages": pieces, "tokens": pin["older"]}
-        content = {"head": pin["first"], "message": msgspec.to_builtins(message_of(notes)), "data": data}
+        content = {"head": pin["kept"], "message": msgspec.to_builtins(message_of(notes)), "data": data}
         item = queued(tx, conversation, "summary", content, request_id=None, body=digest_of("summary", content))
         tx.put_submission(item)
         if run_of(tx.candidate, conversation) is None:

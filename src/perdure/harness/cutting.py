@@ -46,6 +46,16 @@ def choose(entries: Sequence[Entry], keep: int, *, open: Set[int] = frozenset())
     return None
 
 
+def newest_turn(entries: Sequence[Entry]) -> int:
+    """The tokens of the newest thing that a user said, and of all that came after it."""
+    spoken = (at for at in reversed(range(len(entries))) if _is_said(entries[at]))
+    return sum(map(tokens.of_entry, entries[next(spoken, len(entries)) :]))
+
+
+def _is_said(entry: Entry) -> bool:
+    return any(isinstance(message, UserMessage) for message in entry.messages)
+
+
 def stretches(entries: Sequence[Entry], begin: int = 0, open: Set[int] = frozenset()) -> list[tuple[int, int]]:
     """What stays together, as (first, one past the last), in order and without gaps from `begin` on."""
     reach = _reaches(entries, begin, open)

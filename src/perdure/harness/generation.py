@@ -20,7 +20,7 @@ from perdure.harness.loadout import in_use, pinned, uses_of
 from perdure.harness.output import clip
 from perdure.harness.retry import wait_before_retry
 from perdure.harness.runs import place_due, place_summaries, settle_answered, settle_unanswered
-from perdure.harness.sizing import Fits, Stuck, Waits, context_after, known_in, overflowed, weigh
+from perdure.harness.sizing import Fits, Known, Stuck, Waits, context_after, known_in, overflowed, weigh
 from perdure.harness.spending import capped, caps, reached, stopped_by
 from perdure.harness.stored import ASSISTANT, GENERATION, LIVE, USER
 from perdure.harness.stream import Stream
@@ -28,6 +28,7 @@ from perdure.harness.usage import count_request
 from perdure.messages import AssistantMessage, StopReason, UserMessage, calls_of
 from perdure.model import Model, Request, Usage
 from perdure.records import (
+    ConversationId,
     EntryId,
     ErrorInfo,
     Running,
@@ -84,8 +85,7 @@ class GenerationTask(TaskDefinition, reserved=True):
             return
         limits = await caps(harness, tx, conversation, settings)
         live, remembered = await tx.doc(LIVE, run), known_in({"known": known})
-        asks = live.lend().get("asks") or {}
-        if await self._over(tx, settings, limits, round, refused, done or {}, asks, remembered.since is not None):
+        if await self._over(tx, settings, limits, round, refused, done or {}, remembered):
             return
         _show(live, round=round, attempt=1)
         tools = loadout.offered(settings, harness.installed.tools)
@@ -93,15 +93,12 @@ class GenerationTask(TaskDefinition, reserved=True):
         if not isinstance(weighed, Fits):
             await self._too_large(tx, weighed, round, refused)
             return
-        own = [entry.id for entry in tx.entries if entry.conversation == conversation]
-        entries = [] if own else (await tx.transcript(conversation)).entries
-        cutoff = own[-1] if own else max(entries[0].id, entries[-1].id) if entries else 0
         tx.next(
             self.request,
             model=settings.model,
             tools=tools,
             sequential=settings.sequential,
-            cutoff=cutoff,
+            cutoff=await _newest(tx, conversation),
             round=round,
             refused=refused,
             attempt=1,
@@ -119,11 +116,11 @@ class GenerationTask(TaskDefinition, reserved=True):
         round: int,
         refused: int,
         done: dict[str, Any],
-        asks: dict[str, Any],
-        compacted: bool,
+        remembered: Known,
     ) -> bool:
         """Whether the run ends at this boundary: results ask for it (H23), it reached a limit, or there is a reset."""
         harness, conversation = self.harness, tx.invocation.conversation
+        asks: dict[str, Any] = (await tx.doc(LIVE, tx.invocation.id)).lend().get("asks") or {}
         if asks.get("handoff") is not None:
             hand_off(tx, asks["handoff"])
             await self._end(tx, "reset", "a tool handed the conversation off")
@@ -136,7 +133,7 @@ class GenerationTask(TaskDefinition, reserved=True):
             await self._end(tx, "limit", f"no tool call could be run in {refused} rounds in a row")
         elif limits and (spent := await reached(tx, limits)) is not None:
             await self._end(tx, "limit", spent)
-        elif (round > 0 or compacted) and (
+        elif (round > 0 or remembered.since is not None) and (
             reset := await place_due(harness, tx, conversation, "round", tx.invocation.id)
         ) is not None:
             await self._end(tx, "reset", f"the conversation was reset by submission {reset.id}")
@@ -369,6 +366,13 @@ class GenerationTask(TaskDefinition, reserved=True):
 
 #: Memo of an aborted run: the newest id at that time. Inputs after it are placed when the run ends.
 ABORTED_AT = "perdure.aborted_at"
+
+
+async def _newest(tx: InvocationTransaction, conversation: ConversationId) -> int:
+    """The newest entry of the active transcript, as this transaction leaves it."""
+    own = [entry.id for entry in tx.entries if entry.conversation == conversation]
+    entries = [] if own else (await tx.transcript(conversation)).entries
+    return own[-1] if own else max(entries[0].id, entries[-1].id) if entries else 0
 
 
 def _show(live: Any, *, round: int, attempt: int) -> None:
