@@ -163,16 +163,10 @@ class _Seen(msgspec.Struct, kw_only=True):
 def _seen(messages: Sequence[Message]) -> _Seen:
     """A run begins with the first input after an answer without calls."""
     seen = _Seen(prompts=[], calls=[], results=[], news=[])
-    answered = False
-    for message in messages:
+    for message in messages[_beginning(messages) :]:
         if isinstance(message, UserMessage):
-            text = text_of(message)
-            if text.startswith(("[", "<")):
-                continue
-            if answered:
-                seen = _Seen(prompts=[], calls=[], results=[], news=[])
-                answered = False
-            seen.prompts.append(text)
+            if _prompts(message):
+                seen.prompts.append(text_of(message))
         elif isinstance(message, ToolMessage):
             seen.results.append(message)
             seen.news.append(message)
@@ -180,8 +174,26 @@ def _seen(messages: Sequence[Message]) -> _Seen:
             calls = calls_of(message)
             seen.calls += [call.name for call in calls]
             seen.news = []
-            answered = not calls
     return seen
+
+
+def _beginning(messages: Sequence[Message]) -> int:
+    """Where the present run begins, looked for from its end: what was said before it costs nothing."""
+    first: int | None = None
+    for at in range(len(messages) - 1, -1, -1):
+        message = messages[at]
+        if isinstance(message, UserMessage):
+            first = at if _prompts(message) else first
+        elif isinstance(message, AssistantMessage):
+            if first is not None and not calls_of(message):
+                return first
+            first = None
+    return 0
+
+
+def _prompts(message: UserMessage) -> bool:
+    """Whether it asks for something: notes of perdure begin with a bracket."""
+    return not text_of(message).startswith(("[", "<"))
 
 
 def _answer(request: Request) -> _Answer:
