@@ -216,3 +216,20 @@ def test_definitions_that_cannot_be_are_refused():
         type("None_", (TaskDefinition,), {"kind": "test.none"})
     with pytest.raises(UsageError, match="perdure's"):
         type("Mine", (Other,), {"kind": "perdure.mine"})
+
+
+def test_a_subclass_that_says_no_kind_anew_brings_its_own_phases():
+    class First(TaskDefinition):
+        kind = "test.inherited"
+
+        @phase(first=True)
+        async def begin(self, invocation: Any) -> None: ...
+
+    class Second(First):
+        version = 2
+
+        @phase(first=True)
+        async def begin(self, invocation: Any) -> None: ...
+
+    assert Second.phases["begin"] is Second.begin
+    assert Second.phases["begin"] is not First.phases["begin"]

@@ -64,9 +64,9 @@ class TaskDefinition:
     def __init_subclass__(cls, *, reserved: bool = False, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         cls.migrates = cls.migrate is not TaskDefinition.migrate
-        if "kind" not in vars(cls):
-            return
-        if cls.kind.startswith(RESERVED_PREFIX) and not reserved:
+        if not hasattr(cls, "kind"):
+            return  # what kinds have in common: it is no task yet
+        if "kind" in vars(cls) and cls.kind.startswith(RESERVED_PREFIX) and not reserved:
             raise UsageError(
                 f"task kind {cls.kind!r} starts with {RESERVED_PREFIX!r}, which is perdure's: take another one"
             )
