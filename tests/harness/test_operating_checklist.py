@@ -17,7 +17,7 @@ from perdure.session.change import Change
 from perdure.session.transaction import entry_kind
 from perdure.tasks.definition import TaskDefinition, phase
 from perdure.tasks.invocation import Invocation
-from perdure.testing.scripted import ScriptedModel, answer, by_prompt, by_round, call, hang, say, wait
+from perdure.testing.scripted import ScriptedModel, answer, by_prompt, by_round, call, hang, say
 from perdure.testing.strict import StrictModel
 
 pytestmark = pytest.mark.anyio
