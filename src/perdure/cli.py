@@ -35,6 +35,8 @@ COMMANDS: Mapping[str, tuple[str, str, str]] = {
     "fork": ("perdure.commands.fork", "fork", "Make a conversation that goes another way from an entry."),
     "rm": ("perdure.commands.rm", "rm", "Delete a conversation."),
     "prune": ("perdure.commands.prune", "prune", "Forget ended tasks and settled inputs by age."),
+    "compact": ("perdure.commands.compact", "compact", "Summarise what is older in a conversation."),
+    "reset": ("perdure.commands.reset", "reset", "Start what the model is shown of a conversation anew."),
     "retry": ("perdure.commands.retry", "retry", "Let a held task go on."),
     "answer": ("perdure.commands.answer", "answer", "Answer a question that work waits for."),
     "jobs": ("perdure.commands.jobs", "jobs", "List, read and end commands that run in the background."),

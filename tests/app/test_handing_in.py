@@ -53,6 +53,16 @@ async def test_a_reset_is_taken_and_placed_by_the_owner(guest: HandInSession, cl
     assert [entry.kind for entry in await chat.entries()] == ["perdure.reset"]
 
 
+async def test_a_compaction_is_started_by_the_owner(
+    owner: perdure.Session, guest: HandInSession, clock: ManualClock
+) -> None:
+    chat = await guest.conversation("till")
+    handed = await chat.compact("keep the numbers")
+    await clock.advance(1)
+    outcome = await owner.wait_task((await handed.taken())["task"])
+    assert outcome.result == {"submission": None, "why": "there is nothing older to summarise"}  # type: ignore[union-attr]
+
+
 async def test_an_item_is_found_by_its_id_before_and_after_it_is_taken(
     guest: HandInSession, clock: ManualClock
 ) -> None:

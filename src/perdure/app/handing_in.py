@@ -26,7 +26,7 @@ from perdure.values import clean, clean_text
 #: How long an item may lie untaken beside a live owner before that is reported, in seconds (K1a).
 PATIENCE = 10.0
 
-Verb = Literal["input", "write", "reset", "abort", "fork", "delete", "answer", "retry"]
+Verb = Literal["input", "write", "reset", "compact", "abort", "fork", "delete", "answer", "retry"]
 
 
 class HandInSession(ReadSession):
@@ -118,6 +118,10 @@ class HandInConversation(ReadConversation):
         message = user_text(handoff) if isinstance(handoff, str) else handoff
         body = {"handoff": message and msgspec.to_builtins(message), "request_id": request_id}
         return await self._handing.hand_in("reset", {**self._address, **body})
+
+    async def compact(self, instructions: str | None = None) -> HandedIn:
+        """Have what is older summarised (H28); the owner's answer names the task."""
+        return await self._handing.hand_in("compact", {**self._address, "instructions": instructions})
 
     async def abort(
         self,

@@ -26,9 +26,16 @@ class Acted(msgspec.Struct, frozen=True, kw_only=True):
 
 @asynccontextmanager
 async def acting(
-    place: Place, hand_in: Callable[[HandInSession], Awaitable[HandedIn]], registry: Registry | None = None
+    place: Place,
+    hand_in: Callable[[HandInSession], Awaitable[HandedIn]],
+    registry: Registry | None = None,
+    *,
+    model: Callable[[HandInSession], Awaitable[str]] | None = None,
 ) -> AsyncGenerator[Acted]:
-    """Hand something in and wait until it is taken. Raises what it was refused with, NotTaken, NotFound."""
+    """Hand something in and wait until it is taken. Raises what it was refused with, NotTaken, NotFound.
+
+    `model` says who answers where this process has to open the session; without it nobody does.
+    """
     async with store(place.store, mode="hand-in") as opened:
         reader = opened.hand_in(place.session)
         await reader.info()
@@ -41,8 +48,9 @@ async def acting(
             else:
                 yield Acted(answer=answer, reader=reader, own=None)
                 return
+            name = None if model is None else await model(reader)
             try:
-                async with open(place.store, session=place.session, registry=registry, model=None) as own:
+                async with open(place.store, session=place.session, registry=registry, model=name) as own:
                     answer = answer_of(await reader.inbound(handed.id))
                     yield Acted(answer=answer, reader=reader, own=own)
                     return

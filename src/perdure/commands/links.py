@@ -32,6 +32,14 @@ class Link(Protocol):
         """The conversation, by key or id, and the submission."""
         ...
 
+    async def reset(self, conversation: int, handoff: str | None) -> bool:
+        """Start the model's context anew; whether that is done, and does not wait for a boundary."""
+        ...
+
+    async def compact(self, conversation: int, instructions: str | None) -> int:
+        """Have what is older summarised; the task."""
+        ...
+
     async def abort(self, conversation: int) -> None:
         """Stop the conversation's run; what waits in its inbox stays."""
         ...
@@ -81,6 +89,13 @@ class Own:
         await remember(chat, self.model, self._needs)
         return chat.id, (await chat.submit(text, when_busy=when_busy)).id
 
+    async def reset(self, conversation: int, handoff: str | None) -> bool:
+        sent = await (await self.session.find(conversation)).reset(handoff)
+        return await sent.status() == "done"
+
+    async def compact(self, conversation: int, instructions: str | None) -> int:
+        return await (await self.session.find(conversation)).compact(instructions)
+
     async def abort(self, conversation: int) -> None:
         await (await self.session.find(conversation)).abort(queue="keep", reason="interrupted")
 
@@ -115,6 +130,16 @@ class Theirs:
         chat = await (self._reader.conversation(conversation) if by_key else self._reader.find(conversation))
         answer = await (await chat.submit(text, when_busy=when_busy)).taken()
         return answer["conversation"], answer["submission"]
+
+    async def reset(self, conversation: int, handoff: str | None) -> bool:
+        chat = await self._reader.find(conversation)
+        answer = await (await chat.reset(handoff)).taken()
+        return await self._reader.submission(answer["submission"]).status() == "done"
+
+    async def compact(self, conversation: int, instructions: str | None) -> int:
+        chat = await self._reader.find(conversation)
+        task: int = (await (await chat.compact(instructions)).taken())["task"]
+        return task
 
     async def abort(self, conversation: int) -> None:
         chat = await self._reader.find(conversation)

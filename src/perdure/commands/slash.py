@@ -24,6 +24,8 @@ HELP: Mapping[str, tuple[str, str]] = {
     "abort": ("", "stop what runs; what waits for its turn stays"),
     "steer": ("TEXT", "reach the agent while it works, at its next step"),
     "unqueue": ("", "take back what waits for its turn, or for the next step; says what"),
+    "reset": ("[TEXT]", "start anew; TEXT is all that the model is told of before"),
+    "compact": ("[TEXT]", "summarise what is older; TEXT says what to keep"),
     "retry": ("TASK", "let a held task go on"),
     "model": ("[NAME]", "who answers; another one from the next prompt on"),
     "usage": ("", "what this conversation used"),
@@ -98,6 +100,14 @@ class SlashCommands:
 
     def _open(self) -> list[int]:
         return [] if self._chat.attending is None else list(self._chat.attending.open)
+
+    async def _reset(self, link: Link, rest: str) -> None:
+        done = await link.reset(self._attended(), rest or None)
+        self._chat.note("the model starts anew" if done else "the model starts anew at the next step or answer")
+
+    async def _compact(self, link: Link, rest: str) -> None:
+        task = await link.compact(self._attended(), rest or None)
+        self._chat.note(f"task {task} summarises what is older; go on meanwhile")
 
     async def _retry(self, link: Link, rest: str) -> None:
         if not rest.isascii() or not rest.isdigit():

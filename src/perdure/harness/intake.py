@@ -9,6 +9,7 @@ import msgspec
 
 from perdure.errors import NotFound, UsageError
 from perdure.harness.approval import decide
+from perdure.harness.compaction import compact_conversation
 from perdure.harness.conversation import abort_conversation, fork_conversation
 from perdure.harness.submissions import WhenBusy, submit_input, submit_reset, submit_write, withdraw_submission
 from perdure.messages import UserMessage
@@ -49,6 +50,12 @@ class ResetItem(_To, frozen=True, kw_only=True):
 
     handoff: UserMessage | None = None
     request_id: str | None = None
+
+
+class CompactItem(_To, frozen=True, kw_only=True):
+    """Has what is older in a conversation summarised."""
+
+    instructions: str | None = None
 
 
 class AbortItem(_To, frozen=True, kw_only=True):
@@ -116,12 +123,18 @@ def _submitting(harness: Harness) -> Mapping[str, InboundHandler]:
         found = await submit_reset(harness, tx, conversation.id, body.handoff, request_id=request_id)
         return {"submission": found.id, "conversation": conversation.id}
 
+    async def compact(tx: TaskTransaction, item: Inbound) -> Any:
+        body = _read(item, CompactItem)
+        conversation = await _conversation(tx, body)
+        task = await compact_conversation(harness, tx, conversation.id, body.instructions)
+        return {"task": task.id, "conversation": conversation.id}
+
     async def answer(tx: TaskTransaction, item: Inbound) -> Any:
         body = _read(item, AnswerItem)
         await decide(harness, tx, TaskId(body.question), body.value, by=body.by)
         return {"answered": body.question}
 
-    return {"input": input, "write": write, "reset": reset, "answer": answer}
+    return {"input": input, "write": write, "reset": reset, "compact": compact, "answer": answer}
 
 
 async def _abort(tx: TaskTransaction, item: Inbound) -> Any:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import AsyncIterator, Iterator, Sequence
+from itertools import pairwise
 
 import msgspec
 
@@ -197,6 +198,8 @@ def _prompts(message: UserMessage) -> bool:
 
 
 def _answer(request: Request) -> _Answer:
+    if request.options.get("purpose") == "compaction":
+        return _Answer(text=_notes("\n".join(map(text_of, request.messages))))
     seen = _seen(request.messages)
     steps: list[Step] = []
     for prompt in seen.prompts:
@@ -223,6 +226,14 @@ def _answer(request: Request) -> _Answer:
         stop=_stop("tool_calls", controls),
         controls=controls,
     )
+
+
+def _notes(record: str) -> str:
+    """Instead of a summary: what was asked, each by its first line."""
+    lines = record.splitlines()
+    before = [line for line in lines if line.startswith("- ")]
+    asked = [_clip(after) for line, after in pairwise(lines) if line == "[The person]"]
+    return "\n".join([f"{LABEL} I understand nothing, but I was told:", *before, *(f"- {text}" for text in asked)])
 
 
 def _left(steps: Sequence[Step], calls: Sequence[str]) -> list[Step]:
