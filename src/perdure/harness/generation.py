@@ -264,7 +264,6 @@ class GenerationTask(TaskDefinition, reserved=True):
     async def _finished(self, tx: InvocationTransaction, answer: EntryId) -> None:
         """The run ends with this answer, and what waits for that starts the next one."""
         run = tx.own
-        self.harness.renderings.forget(run.conversation)
         settle_answered(tx, run.id, answer)
         await place_due(self.harness, tx, run.conversation, "final", None)
         tx.complete({"answer": answer})

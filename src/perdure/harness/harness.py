@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal
 
 import msgspec
@@ -179,8 +180,10 @@ class Harness:
         own = await tx.snapshot(AGENT, conversation)
         return overlay(self.defaults.settings, own)
 
-    async def transcript(self, conversation: ConversationId, cutoff: EntryId) -> list[Entry]:
-        """The active transcript through `cutoff`: what a pinned request shows."""
+    async def transcript(self, conversation: ConversationId, cutoff: EntryId) -> Sequence[Entry]:
+        """The active transcript through `cutoff`: what a pinned request shows. To be read before anything is awaited:
+        it may be the one in memory.
+        """
         memory = self.line.memory
         await self.warming.wait(conversation)
         known = memory.transcripts.get(conversation)
@@ -189,7 +192,10 @@ class Harness:
             known = await memory.transcript(await memory.conversation(conversation))
         if known.head is not None and known.head.id > cutoff:  # a head that came later took away what the request shows
             return await self._transcript_until(conversation, cutoff)
-        return [entry for entry in known.entries if entry.id <= cutoff]
+        entries = known.entries  # behind their head in the order of ids
+        if not entries or entries[-1].id <= cutoff:
+            return entries
+        return entries[: bisect_right(entries, cutoff, lo=0 if known.head is None else 1, key=_id)]
 
     async def _transcript_until(self, conversation: ConversationId, cutoff: EntryId) -> list[Entry]:
         memory = self.line.memory
@@ -213,6 +219,10 @@ class Harness:
             return None
         loaded = await self.line.memory.loaded(("task", task.owner), (LIVE.kind, ""))
         return None if loaded is None or loaded.value is UNREAD else loaded.value
+
+
+def _id(entry: Entry) -> int:
+    return entry.id
 
 
 def overlay(settings: Settings, own: dict[str, Any] | None) -> Settings:

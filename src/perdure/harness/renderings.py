@@ -1,4 +1,4 @@
-"""What was rendered of the transcripts of running conversations: a cache, nothing depends on what is in it."""
+"""What was rendered of the transcripts in memory: a cache, nothing depends on what is in it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SHORT = 8
 
 
 class Renderings:
-    """Renders the requests of a session. A round costs what it added, however long its conversation is."""
+    """Renders the requests of a session. A round and a run cost what they added, however long their conversation is."""
 
     def __init__(self) -> None:
         self._kept: dict[ConversationId, Rendered] = {}
@@ -27,7 +27,3 @@ class Renderings:
             if len(self._kept) > KEEP:
                 del self._kept[next(iter(self._kept))]
         return made.request()
-
-    def forget(self, conversation: ConversationId) -> None:
-        """Its run is over."""
-        self._kept.pop(conversation, None)
