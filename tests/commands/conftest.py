@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import os
+import pkgutil
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -11,6 +13,7 @@ from typing import Any
 import msgspec
 import pytest
 
+import perdure.commands
 from perdure.testing.processes import Child, Exit, run_child
 
 SHOP = '''
@@ -121,6 +124,8 @@ def shop(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Shop:
 @pytest.fixture
 def unprivileged() -> Iterator[None]:
     """Not to be root for a while, where the tests run as root: permissions hold again."""
+    for found in pkgutil.iter_modules(perdure.commands.__path__):  # it may not read what root's Python is made of
+        importlib.import_module(f"perdure.commands.{found.name}")
     root = os.geteuid() == 0
     if root:
         os.seteuid(65534)

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from perdure.app.looking import ReadSession
-from perdure.commands.following import STEADY_TRIES, waits_of
+from perdure.commands.following import STEADY_TRIES, asks_of, waits_of
 from perdure.commands.sinks import Sink
 from perdure.commands.trail import Event, Trail, facts
 from perdure.harness.stored import GENERATION, USER
@@ -24,6 +24,7 @@ class Look(msgspec.Struct, frozen=True, kw_only=True):
     live: dict[str, Any] | None
     settled: dict[int, Settled]
     waits: list[Event]
+    asks: list[Event]
 
 
 class Attending:
@@ -82,6 +83,7 @@ class Attending:
             live=await chat.live(),
             settled=settled,
             waits=waits_of(view, inspection, self.id),
+            asks=asks_of(inspection, self.id),
         )
 
     def _tell(self, entry: Entry) -> None:

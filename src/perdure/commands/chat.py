@@ -19,6 +19,7 @@ from perdure.commands.keyboard import Keyboard, Redirected
 from perdure.commands.options import Means, Place, equipped, named, placed
 from perdure.commands.output import Output
 from perdure.commands.private import hide_secrets, keep_private
+from perdure.commands.settings import GUARDED
 from perdure.commands.signals import Interrupts
 from perdure.errors import NotFound, UsageError
 
@@ -42,7 +43,8 @@ def chat(place: Place, means: Means, conversation: str | None, go_on: bool) -> i
     """
     if go_on and conversation is not None:
         raise click.UsageError("--continue finds the conversation, --conversation names it: give one of them")
-    installed = install(means.tools, means.allow)
+    ask = (*means.ask, *(name for name in GUARDED if name not in (*means.allow, *means.ask)))
+    installed = install(means.tools, means.allow, ask, means.configuration["permissions"], guarded=True)
     clock = SystemClock()
     preflight(means.model, means.configuration, clock)
     hide_secrets()

@@ -12,6 +12,7 @@ from typing import Any
 from perdure.app.handing_in import HandInSession, described
 from perdure.app.opening import Store
 from perdure.clock import Clock
+from perdure.commands.asking import answer_of, is_answer, told
 from perdure.commands.attending import Attending, Look
 from perdure.commands.choosing import Chosen
 from perdure.commands.chosen import check_model
@@ -26,9 +27,9 @@ from perdure.commands.picking import pick
 from perdure.commands.remembered import check_before_taking_over, refuse_missing_tools, taken_over
 from perdure.commands.sinks import Person
 from perdure.commands.slash import SlashCommands
-from perdure.errors import Fenced, InvalidValue, NotFound, OwnerGone, PerdureError, SessionOwned, StorageError
+from perdure.commands.trail import Event
+from perdure.errors import Fenced, NotFound, OwnerGone, PerdureError, SessionOwned, StorageError
 from perdure.harness.submissions import NotAnswered, Settled
-from perdure.records import decode_json
 
 DONE, FAILED, USAGE, WAITS, ABORTED = 0, 1, 2, 3, 130
 
@@ -61,7 +62,7 @@ class Chatting:
         self._interrupted = False
         #: What was said to wait, and the question that the next line answers.
         self._told: dict[str, None] = {}
-        self._question: int | None = None
+        self._question: Event | None = None
         self._busy = False
         self._code = DONE
         self.reader = reader
@@ -195,13 +196,14 @@ class Chatting:
             self.note("it is told with the next step" if when_busy == "steer" else "it waits for its turn")
 
     async def _answer(self, link: Link, text: str) -> None:
-        question, self._question = self._question, None
+        question = self._question
         assert question is not None
-        try:
-            value = decode_json(text.encode())
-        except (ValueError, InvalidValue):
-            value = text
-        await link.answer(question, value, _user())
+        if not is_answer(question, text):
+            self.note(f"{question['call']['name']} is denied")
+            await self.say(link, text, "steer")
+            return
+        await link.answer(question["question"], answer_of(question, text), _user())
+        self._question = None
 
     # -- what goes out ----------------------------------------------------------------------
 
@@ -213,23 +215,23 @@ class Chatting:
             self._settled(how)
         assert self.attending is not None
         before, self._busy = self._busy, bool(self.attending.open) or look.run is not None
+        self._question = look.asks[0] if look.asks else None
+        if self._question is not None:
+            self._tell_once(self._question["what"], told(self._question))
         waiting = self._busy and bool(look.waits)
-        asked = [wait["question"] for wait in look.waits if "question" in wait]
-        self._question = asked[0] if asked else None
         for wait in look.waits if waiting else ():
-            if wait["what"] not in self._told:
-                self._told[wait["what"]] = None
-                here = (
-                    "the next line answers it"
-                    if "question" in wait
-                    else wait["remedy"].replace("perdure retry", "/retry")
-                )
-                self.note(f"{wait['what']}; {here}")
-        if waiting and not asked:
+            if "question" not in wait:
+                self._tell_once(wait["what"], f"{wait['what']}; {wait['remedy'].replace('perdure retry', '/retry')}")
+        if waiting and not look.asks:
             self._code = WAITS
             self._busy = self._keyboard.for_person  # over a pipe, nothing would ever move it
         if before and not self._busy:
             self._sink.rest()
+
+    def _tell_once(self, what: str, text: str) -> None:
+        if what not in self._told:
+            self._told[what] = None
+            self.note(text)
 
     def _settled(self, how: Settled) -> None:
         if isinstance(how, NotAnswered):
@@ -293,7 +295,7 @@ class Chatting:
             return 128 + signal.Signals[why]
         if self._keyboard.for_person:
             return DONE
-        return WAITS if unfinished and self._code == DONE else self._code
+        return WAITS if (unfinished or self._question is not None) and self._code == DONE else self._code
 
 
 def _user() -> str | None:

@@ -20,6 +20,7 @@ from typing import Any, cast
 import msgspec
 
 from perdure.commands.settings import (
+    IN_FILES,
     PATHS,
     SETTINGS,
     Setting,
@@ -102,7 +103,7 @@ def load(environment: Mapping[str, str], directory: str) -> Configuration:
         if not any(each.name == "store" for each in withheld):
             values["store"] = _beside(project, directory, values["store"])
     values.update(_from_environment(environment))
-    known = {*(variable_of(each) for each in SETTINGS if each != "trust"), *OTHER_VARIABLES}
+    known = {*(variable_of(each) for each in SETTINGS if each not in IN_FILES), *OTHER_VARIABLES}
     strange = sorted(name for name in environment if name.startswith("PERDURE_") and name not in known)
     return Configuration(values=values, files=files, withheld=withheld, strange=strange)
 
@@ -144,7 +145,7 @@ def _from_environment(environment: Mapping[str, str]) -> Iterator[tuple[str, Val
     for name in SETTINGS:
         variable = variable_of(name)
         text = environment.get(variable, "")
-        if not text or name == "trust":
+        if not text or name in IN_FILES:
             continue
         if looks_like_key(text):
             raise UsageError(f"{variable} holds what looks like a key: {_KEYS_BELONG}")

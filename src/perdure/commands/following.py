@@ -10,8 +10,8 @@ import msgspec
 
 from perdure.app.looking import ReadSession
 from perdure.app.session import Session
+from perdure.commands.asking import question_event
 from perdure.commands.sinks import Sink
-from perdure.commands.text import as_json, one_line
 from perdure.commands.trail import Event, Trail, call_entry, facts
 from perdure.harness.submissions import Answered, Settled
 from perdure.messages import ToolMessage
@@ -141,15 +141,17 @@ def waits_of(view: Session, inspection: Inspection, conversation: int | None) ->
         if task.state in ("pending", "running") or task.kind == TIMER:
             return []
         if task.kind == QUESTION:
-            payload = asked[task.id].payload
-            what = f"question {task.id} waits for an answer: {one_line(as_json(payload), 300)}"
-            remedy = f"answer it with perdure answer {task.id} VALUE, then perdure resume"
-            waits.append({"question": task.id, "payload": payload, "what": what, "remedy": remedy})
+            waits.append(question_event(asked[task.id]))
         elif task.state == "held":
             name = task.label or task.kind
             what = f"task {task.id} ({name}) is held ({task.reason}): {task.detail}"
             waits.append({"task": task.id, "reason": task.reason, "what": what, "remedy": remedy_of(task)})
     return waits
+
+
+def asks_of(inspection: Inspection, conversation: int | None) -> list[Event]:
+    """Every open question of a conversation, or of the session, oldest first: whatever else goes on, and who asks."""
+    return [question_event(each) for each in inspection.questions if conversation in (None, each.conversation)]
 
 
 def remedy_of(task: TaskInfo) -> str:

@@ -10,6 +10,7 @@ import click
 import msgspec
 
 from perdure.app.handing_in import HandInSession, described
+from perdure.commands.asking import asked
 from perdure.commands.following import remedy_of
 from perdure.commands.looked_at import looking
 from perdure.commands.options import Place, as_json_option, placed
@@ -21,8 +22,6 @@ from perdure.tasks.inspection import Inspection, QuestionInfo, SubmissionInfo, T
 
 #: Conversations that are looked at for a last input that was not answered.
 PAGE = 20
-
-_ANSWER = "perdure answer %d VALUE"
 
 
 class Seen(msgspec.Struct, frozen=True, kw_only=True):
@@ -123,5 +122,7 @@ def _submission(item: SubmissionInfo) -> str:
 
 def _question(question: QuestionInfo) -> str:
     until = f", until {moment(question.deadline)}" if question.deadline is not None else ""
-    payload = one_line(as_json(question.payload), 300)
-    return f"question {question.id} in conversation {question.conversation}{until}: {payload}; {_ANSWER % question.id}"
+    about = asked(question.call, question.payload)
+    value = "VALUE" if question.call is None else "allow|always|deny|edit JSON"
+    where = f"question {question.id} in conversation {question.conversation}{until}"
+    return f"{where}: {about}; perdure answer {question.id} {value}"

@@ -15,8 +15,9 @@ from typing import Any, cast
 import msgspec
 
 from perdure.app.adapters import adapter
+from perdure.commands.permitted import guard
 from perdure.commands.remembered import option_of
-from perdure.commands.settings import GUARDED
+from perdure.commands.settings import GUARDED, Rules
 from perdure.errors import UsageError
 from perdure.harness.registry import Extension, Registry, Tool, tool
 from perdure.tools.builtins import BUILTINS
@@ -29,16 +30,27 @@ class Installed(msgspec.Struct, frozen=True, kw_only=True):
     needs: dict[str, str]
 
 
-def install(tools: Sequence[str], allow: Sequence[str]) -> Installed:
-    """Everything that is offered: `read`, what is allowed, and what `tools` names. Raises UsageError."""
-    own = [each for each in BUILTINS if _offered(each.name, allow)]
+def install(
+    tools: Sequence[str],
+    allow: Sequence[str],
+    ask: Sequence[str] = (),
+    rules: Rules | None = None,
+    *,
+    guarded: bool = False,
+) -> Installed:
+    """Everything that is offered: `read`, what is allowed or asked about, and what `tools` names. Raises UsageError.
+
+    `rules` are the configured permissions. Where it is `guarded`, calls are judged without any, too.
+    """
+    own = [each for each in BUILTINS if _offered(each.name, (*allow, *ask))]
     brought = {spec: _brought(spec) for spec in tools}
+    bundles = [Extension(name="perdure", tools=own), *(each for found in brought.values() for each in found)]
+    _check_asked(ask, bundles)
+    judge = guard(allow, ask, rules, always=guarded)  # last, so that it sees what other hooks made of a call
     return Installed(
-        registry=Registry(
-            [Extension(name="perdure", tools=own), *(each for found in brought.values() for each in found)]
-        ),
+        registry=Registry([*bundles, *([] if judge is None else [judge])]),
         needs={
-            **{each.name: option_of(each.name, "") for each in own if each.name in GUARDED},
+            **{each.name: option_of(each.name, "", ask=each.name not in allow) for each in own if each.name in GUARDED},
             **{
                 each.name: f"--tools {spec}"
                 for spec, found in brought.items()
@@ -47,6 +59,13 @@ def install(tools: Sequence[str], allow: Sequence[str]) -> Installed:
             },
         },
     )
+
+
+def _check_asked(ask: Sequence[str], bundles: Sequence[Extension]) -> None:
+    offered = [tool.name for each in bundles for tool in each.tools]
+    for name in ask:
+        if name not in offered:
+            raise UsageError(f"--ask {name}: there is no tool {name!r} to ask about; offered: {', '.join(offered)}")
 
 
 def _offered(name: str, allow: Sequence[str]) -> bool:

@@ -9,6 +9,7 @@ import click
 
 from perdure.app.handing_in import HandInSession, described
 from perdure.app.opening import store
+from perdure.commands.asking import asked
 from perdure.commands.looked_at import looking
 from perdure.commands.options import Place, as_json_option, placed
 from perdure.commands.text import as_json, moment, one_line
@@ -50,7 +51,8 @@ async def _conversations(place: Place, before: int | None, limit: int) -> list[d
         owned = (await session.info()).owner is not None
         inspection = await session.inspect()
         page = await session.conversations(before=before, limit=limit)
-        return [await _conversation(session, each, _state(each.id, inspection, owned)) for each in page]
+        rows = [await _conversation(session, each, _state(each.id, inspection, owned)) for each in page]
+        return [{**row, "asks": _asks(row["id"], inspection)} for row in rows]
 
 
 async def _conversation(session: HandInSession, one: Conversation, state: str) -> dict[str, Any]:
@@ -84,12 +86,18 @@ def _state(id: int, inspection: Inspection, owned: bool) -> str:
     return "queued" if any(item.conversation == id for item in inspection.submissions) else "idle"
 
 
+def _asks(id: int, inspection: Inspection) -> list[dict[str, Any]]:
+    """Its open questions; of an approval the call with its arguments."""
+    found = [question for question in inspection.questions if question.conversation == id]
+    return [{"question": each.id, "about": asked(each.call, each.payload)} for each in found]
+
+
 def _table(rows: list[dict[str, Any]]) -> list[str]:
     """Columns as wide as they have to be; times for people."""
     if not rows:
         return []
     shown = {name: [_cell(name, row[name]) for row in rows] for name in rows[0] if name not in ("made", "forked")}
-    shown = {name: cells for name, cells in shown.items() if name != "title" or any(cells)}
+    shown = {name: cells for name, cells in shown.items() if name not in ("title", "asks") or any(cells)}
     widths = {name: max(len(name), *map(len, cells)) for name, cells in shown.items()}
     lines = ["  ".join(name.upper().ljust(widths[name]) for name in shown)]
     lines += ["  ".join(shown[name][at].ljust(widths[name]) for name in shown) for at in range(len(rows))]
@@ -99,4 +107,6 @@ def _table(rows: list[dict[str, Any]]) -> list[str]:
 def _cell(name: str, value: Any) -> str:
     if value is None:
         return ""
+    if name == "asks":
+        return one_line("; ".join(f"{each['question']}: {each['about']}" for each in value), 80)
     return moment(value) if name == "changed" else one_line(str(value), 80)

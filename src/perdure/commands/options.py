@@ -35,6 +35,7 @@ class Means(msgspec.Struct, frozen=True, kw_only=True):
     model: str | None  #: as the flag says
     tools: tuple[str, ...]
     allow: tuple[str, ...]
+    ask: tuple[str, ...]  #: tools that are offered, and asked about
     directory: str
     take_over: bool
     kill: bool
@@ -75,6 +76,11 @@ def id_of(
         return int(value)
 
     return read
+
+
+def _asked(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> tuple[str, ...]:
+    names = [name.strip() for value in values for name in value.split(",") if name.strip()]
+    return tuple(dict.fromkeys(name for name in names if name != "read"))
 
 
 def _allowed(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> tuple[str, ...]:
@@ -171,6 +177,10 @@ def equipped(function: F) -> F:
         click.option(
             "--allow", multiple=True, metavar="NAMES", callback=_allowed,
             help="Offer tools that change something: bash, write, edit (comma-separated, or several times).",
+        ),
+        click.option(
+            "--ask", multiple=True, metavar="NAMES", callback=_asked,
+            help="Offer them too, and ask before each call: bash, write, edit, or tools of your own.",
         ),
         click.option(
             "--tools", multiple=True, metavar="MODULE:NAME",

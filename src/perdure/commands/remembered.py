@@ -100,9 +100,18 @@ def taken_over(session: str, owner: str | None, prompt: int | None) -> str:
     return f"session {session!r} was taken over {where}: {kept} {goes_on}; perdure resume follows it"
 
 
-def option_of(tool: str, spec: str) -> str:
+def option_of(tool: str, spec: str, *, ask: bool = False) -> str:
     """The option that brings a tool."""
-    return f"--allow {tool}" if tool in GUARDED else f"--tools {spec}"
+    if tool in GUARDED:
+        return f"{'--ask' if ask else '--allow'} {tool}"
+    return f"--tools {spec}"
+
+
+async def asked_before(reader: ReadSession) -> list[str]:
+    """Tools that unfinished work was started with, to be asked about: so it can go on, and nothing runs unasked."""
+    unfinished = await _unfinished(reader, await reader.inspect())
+    needs = [started["needs"] for started in unfinished.values() if started]
+    return list(dict.fromkeys(name for each in needs for name in each if each[name] == option_of(name, "", ask=True)))
 
 
 async def _unfinished(reader: ReadSession, inspection: Inspection) -> dict[int, dict[str, Any] | None]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
 
 import click
@@ -15,13 +16,14 @@ from perdure.app.session import Session
 from perdure.clock import Clock, SystemClock
 from perdure.commands.choosing import Chosen
 from perdure.commands.chosen import check_model, chosen, preflight
-from perdure.commands.following import first_of, going_on, waits_of
+from perdure.commands.following import asks_of, first_of, going_on, waits_of
 from perdure.commands.installed import install
 from perdure.commands.looked_at import looking
 from perdure.commands.options import Means, Place, as_json_option, equipped, placed
 from perdure.commands.output import Output
 from perdure.commands.private import hide_secrets, keep_private
 from perdure.commands.remembered import (
+    asked_before,
     check_before_taking_over,
     model_of_session,
     refuse_missing_tools,
@@ -52,7 +54,7 @@ def resume(place: Place, means: Means, json: bool) -> int:
     Exit codes: 0 idle, 1 an input failed, 2 usage, 3 waits for an answer or is held.
     Ctrl-C and SIGTERM leave in order; what is unfinished is resumed later.
     """
-    registry = install(means.tools, means.allow).registry
+    registry = _installed(means, ())
     clock = SystemClock()
     preflight(means.model, means.configuration, clock)
     hide_secrets()
@@ -71,9 +73,17 @@ async def _main(output: Output, place: Place, means: Means, registry: Registry, 
 
         signals.first.add_done_callback(lambda first: stop(first.result().name))
         output.on_closed(lambda: stop("SIGPIPE"))
-        async with looking(place):
-            pass  # a session that is not there is not made
+        async with looking(place) as session:  # one that is not there is not made
+            asked = await asked_before(session)
+        if asked:
+            registry = _installed(means, asked)
         return await Resuming(place, means, registry, sink, clock, stopped).run()
+
+
+def _installed(means: Means, asked: Sequence[str]) -> Registry:
+    """What is offered; also what the work may use that is asked about each time: nobody has to allow that again."""
+    ask = dict.fromkeys((*means.ask, *(name for name in asked if name not in means.allow)))
+    return install(means.tools, means.allow, tuple(ask), means.configuration["permissions"]).registry
 
 
 class Resuming:
@@ -162,7 +172,8 @@ class Resuming:
                 for id in list(self._open):
                     await self._settle(reader, id)
                 if not going_on(view, inspection):
-                    return self._idle(side)
+                    asks = asks_of(inspection, None)  # of background work, for which nothing waits
+                    return self._end({"status": "waiting", "waits": asks}, WAITS) if asks else self._idle(side)
                 waits = waits_of(view, inspection, None)
                 if waits:
                     return self._end({"status": "waiting", "waits": waits}, WAITS)

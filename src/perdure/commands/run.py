@@ -82,7 +82,7 @@ def run(prompt: str, place: Place, means: Means, json: bool, **ask: Any) -> int:
     """
     ask["timeout"] = ask["timeout"] or means.configuration["timeout"]
     asked = Ask(prompt=_prompt(prompt), **ask)
-    installed = install(means.tools, means.allow)
+    installed = install(means.tools, means.allow, means.ask, means.configuration["permissions"])
     clock = SystemClock()
     preflight(means.model, means.configuration, clock)
     hide_secrets()

@@ -76,6 +76,28 @@ def _number(text: str) -> float:
         return math.nan
 
 
+class Rules(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The table `[permissions]`, see `perdure.permissions`."""
+
+    allow: tuple[str, ...] = ()
+    ask: tuple[str, ...] = ()
+    deny: tuple[str, ...] = ()
+    inside: Literal["allow", "ask", "deny"] | None = None
+    deadline: float | None = None
+
+    def __str__(self) -> str:
+        given: dict[str, Any] = {name: getattr(self, name) for name in self.__struct_fields__}
+        lists = {name: ", ".join(given.pop(name)) for name in ("allow", "ask", "deny")}
+        return "; ".join(f"{name}: {value}" for name, value in {**lists, **given}.items() if value)
+
+
+def _rules(value: Any) -> Rules:
+    try:
+        return msgspec.convert(value, Rules)
+    except msgspec.ValidationError as error:
+        raise ValueError(f"it must be a table of rules: allow, ask and deny are lists of texts ({error})") from None
+
+
 SETTINGS: Mapping[str, Setting] = {
     "model": Setting(read=_text, about="who answers, as with --model", reach="served"),
     "store": Setting(read=_text, about="where work is kept", reach="inside", default=".perdure/store.db"),
@@ -88,6 +110,9 @@ SETTINGS: Mapping[str, Setting] = {
     "tools": Setting(
         read=_tools, about="your own tools: code that is imported", reach="trusted", default=(), several=True
     ),
+    "permissions": Setting(
+        read=_rules, about="which calls run, which are asked about, which never run", reach="trusted"
+    ),
     "trust": Setting(
         read=_texts,
         about="directories whose perdure.toml may allow tools, load code and name a server",
@@ -95,6 +120,9 @@ SETTINGS: Mapping[str, Setting] = {
         default=(),
     ),
 }
+
+#: Settings that only stand in files.
+IN_FILES = ("permissions", "trust")
 
 #: Settings that are paths; one in a file is meant from where the file is.
 PATHS = ("store", "directory")
