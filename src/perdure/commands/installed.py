@@ -52,7 +52,7 @@ def install(
         needs={
             **{each.name: option_of(each.name, "", ask=each.name not in allow) for each in own if each.name in GUARDED},
             **{
-                each.name: f"--tools {spec}"
+                each.name: f"--tools {spec}{f' --ask {each.name}' if each.name in ask else ''}"
                 for spec, found in brought.items()
                 for extension in found
                 for each in extension.tools

@@ -111,7 +111,7 @@ async def asked_before(reader: ReadSession) -> list[str]:
     """Tools that unfinished work was started with, to be asked about: so it can go on, and nothing runs unasked."""
     unfinished = await _unfinished(reader, await reader.inspect())
     needs = [started["needs"] for started in unfinished.values() if started]
-    return list(dict.fromkeys(name for each in needs for name in each if each[name] == option_of(name, "", ask=True)))
+    return list(dict.fromkeys(name for each in needs for name in each if each[name].endswith(f"--ask {name}")))
 
 
 async def _unfinished(reader: ReadSession, inspection: Inspection) -> dict[int, dict[str, Any] | None]:

@@ -29,6 +29,7 @@ from perdure.commands.remembered import (
     refuse_missing_tools,
     taken_over,
 )
+from perdure.commands.settings import GUARDED
 from perdure.commands.sides import Here, Side, There
 from perdure.commands.signals import Signals
 from perdure.commands.sinks import Lines, Person, Sink
@@ -76,7 +77,7 @@ async def _main(output: Output, place: Place, means: Means, registry: Registry, 
         async with looking(place) as session:  # one that is not there is not made
             asked = await asked_before(session)
         if asked:
-            registry = _installed(means, asked)
+            registry = _installed(means, [name for name in asked if name in GUARDED or name in registry.tools])
         return await Resuming(place, means, registry, sink, clock, stopped).run()
 
 
