@@ -6,6 +6,7 @@ is placed by its own rules, and kept: a summary stands for what came before its 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -169,7 +170,7 @@ class CompactionTask(TaskDefinition, reserved=True):
         await self._ask(invocation, model, pin["notes"] or notes, pieces, pin)
 
     async def _consult(
-        self, invocation: Invocation, pin: dict[str, Any], older: list[Entry]
+        self, invocation: Invocation, pin: dict[str, Any], older: Sequence[Entry]
     ) -> Refuse | Summary | None:
         """What hooks say of it, before anything is spent (H24)."""
         harness = self.harness
