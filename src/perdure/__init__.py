@@ -39,8 +39,10 @@ if TYPE_CHECKING:  # a name is loaded when it is first used: `perdure --help` ne
     )
     from perdure.extensions.permissions import permissions
     from perdure.harness.call import Call as ToolCall
+    from perdure.harness.children import Profile
     from perdure.harness.conversation import ConversationHandle as Conversation
     from perdure.harness.decisions import Allow, Ask, Deny, Edit
+    from perdure.harness.handover import WaitFor
     from perdure.harness.harness import RequestLimits, Settings
     from perdure.harness.hooks import (
         AnswerReceived,
@@ -94,6 +96,7 @@ __all__ = [
     "NotTaken",
     "OwnerGone",
     "PerdureError",
+    "Profile",
     "PromptScope",
     "Question",
     "ReadSession",
@@ -120,6 +123,7 @@ __all__ = [
     "ToolCall",
     "ToolResult",
     "UsageError",
+    "WaitFor",
     "document",
     "entry_kind",
     "open",

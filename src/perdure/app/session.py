@@ -97,9 +97,12 @@ class Session(Keeping):
         """Start scheduling: work that was accepted before goes on (K39)."""
         await self._harness.scheduler.resume()
 
-    async def wait_idle(self) -> None:
-        """Wait until no ordinary task of any ownerless conversation is live. Starts the scheduler (K41)."""
-        await self._harness.scheduler.wait_idle()
+    async def wait_idle(self, *, background: bool = False) -> None:
+        """Wait until no ordinary task of any ownerless conversation is live. Starts the scheduler (K41).
+
+        `background` waits for jobs and background agents, too: until all that there is has ended or rests.
+        """
+        await self._harness.scheduler.wait_idle(background=background)
 
     async def until(self, done: Callable[[], bool]) -> None:
         """Wait until a condition on published state holds, looked at after each commit. Starts the scheduler (K41)."""

@@ -1,1 +1,1 @@
-"""Bundles of hooks, tools and sections that ship with perdure: permissions."""
+"""Bundles of hooks, tools and sections that ship with perdure: permissions, sub-agents."""

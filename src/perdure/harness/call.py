@@ -9,13 +9,19 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from perdure.errors import HandleExpired, InvalidValue, SandboxError
+from perdure.harness.agents import Agents
+from perdure.harness.children import Profile, start_child
+from perdure.harness.handover import WaitFor
 from perdure.harness.jobs import Jobs
-from perdure.harness.output import LIMIT_BYTES, LIMIT_LINES, Output, clip
+from perdure.harness.output import Output, bounded, clip
 from perdure.harness.registry import Tool
 from perdure.harness.stored import LIVE
 from perdure.harness.supervision import GRACE, Supervised
+from perdure.messages import UserMessage
+from perdure.records import Placed, Task, TaskId
 from perdure.sandbox import Sandbox
 from perdure.session.line import Commit
+from perdure.settle.state import evolve
 from perdure.tasks.invocation import Invocation
 from perdure.tasks.transaction import TaskTransaction
 from perdure.values import clean_text, coerce, encode
@@ -26,13 +32,16 @@ if TYPE_CHECKING:
 #: Output that is not only added to is committed whole, and no more often than this, in seconds.
 REPLACE_EVERY = 1.0
 
-#: A text of so many characters is within the limits of an output.
-SHORT = min(LIMIT_BYTES // 4, LIMIT_LINES)
-
 #: Details are no larger than this as JSON, in bytes; diagnostics no more than so many, nor longer, in characters.
 MOST_DETAILS = 256 * 1024
 MOST_DIAGNOSTICS = 100
 MOST_DIAGNOSTIC = 2000
+
+
+#: Begins the request id of the input that a call hands to its sub-agent.
+DELEGATED = "perdure.call:"
+#: Begins the memo of a task that a call made once.
+MADE = "perdure.made."
 
 
 class Call:
@@ -121,6 +130,49 @@ class Call:
         """The background jobs of the conversation. One that is started here outlives this call and its run."""
         return Jobs(self._harness, self.conversation, self.commit)
 
+    @property
+    def agents(self) -> Agents:
+        """The background agents of the conversation. One that is started here outlives this call and its run."""
+        return Agents(self._harness, self.conversation, self.commit, str(self._invocation.id))
+
+    async def delegate(
+        self, content: str | UserMessage, *, profile: Profile | None = None, seconds: float | None = None
+    ) -> WaitFor:
+        """Have a sub-agent work on this input: `return await call.delegate(…)` ends the call with its answer.
+
+        It works in a conversation that this call owns, made in one commit with its first input, and found there by a
+        call that is repeated (H29, H42). `seconds` limit it, by default those of its profile. Raises TaskRefused beyond
+        `max_depth` and `max_children`.
+        """
+        if seconds is None and profile is not None:
+            seconds = profile.seconds
+        id = self._invocation.id
+        async with self.commit() as tx:
+            child, item = await start_child(
+                self._harness, tx, id, content, profile, request_id=f"{DELEGATED}{id}"
+            )  # fmt: skip
+            owner = tx.task(id)
+        assert owner is not None
+        self.details({"agent": {"conversation": child.id, "name": child.title or "agent"}})
+        deadline = None if seconds is None else owner.at + seconds
+        state = item.state
+        return WaitFor([state.run] if isinstance(state, Placed) else [], deadline, item.id)
+
+    async def once(self, name: str, make: Callable[[TaskTransaction], Task]) -> TaskId:
+        """A durable task that this call makes once, under a name: a call that is repeated is given the same one.
+
+        `return WaitFor([await call.once("ask", lambda tx: tx.ask("Sure?"))])` so ends the call with its outcome.
+        """
+        async with self.commit() as tx:
+            own = tx.task(self._invocation.id)
+            assert own is not None
+            key = MADE + name
+            if key not in own.memos:
+                made = make(tx)
+                tx.put_task(evolve(own, memos={**own.memos, key: made.id}))
+                return made.id
+            return TaskId(own.memos[key])
+
     def commit(self) -> Commit[TaskTransaction]:
         """Entries, documents and tasks of your own, in one commit; tasks are owned by this call."""
         invocation = self._invocation
@@ -160,12 +212,7 @@ class Call:
 
     def bounded(self, text: str | bytes) -> str:
         """The text within the limits of an output."""
-        if isinstance(text, str) and len(text) <= SHORT:  # it fits, however many bytes and lines it has
-            return clean_text(text)
-        bounded = Output(keep=self._tool.keep)
-        bounded.feed(text)
-        bounded.close()
-        return bounded.text()
+        return bounded(text, self._tool.keep)
 
     async def cleanup(self) -> None:
         """Run what was registered, newest first, in bounded time; a failing one is noted, and the others still run."""

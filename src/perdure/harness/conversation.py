@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from perdure.errors import NotFound, UsageError
+from perdure.harness.agents import Agents
 from perdure.harness.compaction import compact_conversation
 from perdure.harness.conversation_reading import ConversationReading
 from perdure.harness.generation import ABORTED_AT
@@ -132,6 +133,11 @@ class ConversationHandle(ConversationReading):
     def jobs(self) -> Jobs:
         """The background jobs of this conversation."""
         return Jobs(self._harness, self.id, self.commit)
+
+    @property
+    def agents(self) -> Agents:
+        """The background agents of this conversation."""
+        return Agents(self._harness, self.id, self.commit)
 
 
 async def fork_conversation(

@@ -54,9 +54,12 @@ class ConversationReading:
         """Whether a run is live, as published (K40)."""
         return run_of(self._line.memory.published, self.id) is not None
 
-    async def wait_idle(self) -> None:
-        """Wait until no ordinary task of this conversation is live. Starts the scheduler (K41)."""
-        await self._harness.scheduler.wait_idle(self.id)
+    async def wait_idle(self, *, background: bool = False) -> None:
+        """Wait until no ordinary task of this conversation is live. Starts the scheduler (K41).
+
+        `background` waits for its jobs and background agents, too: until all that there is has ended or rests.
+        """
+        await self._harness.scheduler.wait_idle(self.id, background=background)
 
     async def record(self) -> Conversation:
         """The conversation's record. Raises NotFound."""

@@ -182,8 +182,12 @@ class GenerationTask(TaskDefinition, reserved=True):
             return
         request = await pinned_request(harness, invocation, loadout, request, pin)
         stream = Stream(harness, invocation, model)
+        asked = harness.clock.monotonic()
         try:
-            message = await stream.run(request)
+            async with harness.permits:
+                if (waited := harness.clock.monotonic() - asked) > 0:  # its budget of retries begins with its turn
+                    pin = {**pin, "began": pin["began"] + waited}
+                message = await stream.run(request)
         except ModelError as error:
             chance = harness.clock.random()
             await invocation.record(partial(self._failed, error=error, text=stream.text, pin=pin, chance=chance))

@@ -10,12 +10,14 @@ import msgspec
 
 from perdure.clock import Clock
 from perdure.errors import PerdureError, SandboxError, UsageError
+from perdure.harness.anchor import AnchorTask, ReportTask
 from perdure.harness.compaction import CompactionTask
 from perdure.harness.generation import GenerationTask
 from perdure.harness.installed import Installed
 from perdure.harness.job import JobTask
 from perdure.harness.limits import Watch
 from perdure.harness.loadout import Uses, set_up
+from perdure.harness.permits import Permits
 from perdure.harness.progress import INTERVAL, Progress
 from perdure.harness.registry import Registry, Tool
 from perdure.harness.renderings import Renderings
@@ -42,11 +44,20 @@ Models = Callable[[str], Model | None]
 
 
 class RequestLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """Time limits of a request, in seconds (H13): to the first event, between events, in all. Heartbeats are none."""
+    """Time limits of a request, in seconds (H13): to the first event, between events, in all. Heartbeats are none.
+
+    `at_once` is how many requests the session has open at a time; None sets no limit. One that waits for its turn does
+    so before its time begins, and a run that waits for tools or sub-agents takes no turn (I70).
+    """
 
     first_byte: float = 120.0
     progress: float = 120.0
     total: float = 1800.0
+    at_once: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.at_once is not None and self.at_once < 1:
+            raise UsageError(f"at_once={self.at_once!r}: at least 1 request at a time, or None for no limit")
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
@@ -75,6 +86,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     job_seconds: float = 86_400.0  #: how long one may run
     job_bytes: int = 16 * 1024 * 1024  #: how much of its newest output is kept
     job_wakes: bool = False  #: one that ends asks the model, rather than to wait for the next input
+    max_depth: int = 3  #: how deep sub-agents may be nested
+    max_children: int = 8  #: sub-agents of a conversation that work at a time
+    agent_wakes: bool = True  #: an answer of a background agent asks the model, rather than to wait for the next input
 
 
 class Defaults(msgspec.Struct, frozen=True, kw_only=True):
@@ -113,13 +127,20 @@ class Harness:
         self.renderings = Renderings()
         self.sizes = Sizes()
         self.watch = Watch(line.clock)
+        #: Whoever asks a model holds one while it does.
+        self.permits = Permits(defaults.limits.at_once)
         self.progress = Progress(line.clock, defaults.progress_interval)
         self.generation = GenerationTask(self)
         self.tool_task = ToolTask(self)
         self.job_task = JobTask(self)
         self.compaction = CompactionTask(self)
+        self.anchor = AnchorTask()
+        self.report = ReportTask(self)
         line.setup = self._set_up
-        self._built_in = (self.generation, self.tool_task, self.job_task, self.compaction)
+        self._built_in = (
+            *(self.generation, self.tool_task, self.job_task, self.compaction),
+            *(self.anchor, self.report),
+        )
         self.scheduler = Scheduler(line, registry.definitions(self._built_in))
         self.warming = Warming(self)
 
@@ -246,6 +267,8 @@ _LEAST = {
     "compaction_background": 0,
     "job_seconds": 1,
     "job_bytes": 4096,
+    "max_depth": 0,
+    "max_children": 0,
 }
 
 

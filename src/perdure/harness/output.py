@@ -216,3 +216,17 @@ def _amount(lines: int, count: int) -> str:
 def clip(text: str, most: int) -> str:
     """The text if it has at most `most` characters, else its beginning and how many were left out."""
     return text if len(text) <= most else f"{text[:most]}[… {len(text) - most:,} more characters]"
+
+
+#: A text of so many characters is within the limits of an output.
+SHORT = min(LIMIT_BYTES // 4, LIMIT_LINES)
+
+
+def bounded(text: str | bytes, keep: Keep) -> str:
+    """The text within the limits of an output."""
+    if isinstance(text, str) and len(text) <= SHORT:  # it fits, however many bytes and lines it has
+        return clean_text(text)
+    output = Output(keep=keep)
+    output.feed(text)
+    output.close()
+    return output.text()

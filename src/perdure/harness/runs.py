@@ -183,3 +183,11 @@ def settle_unanswered(tx: TaskTransaction, run: TaskId, reason: UnansweredReason
 def withdraw(tx: TaskTransaction, item: Submission, detail: str) -> None:
     """Take a queued submission back: it is settled as unanswered, aborted (H7, H38)."""
     tx.put_submission(evolve(item, state=Unanswered(reason="aborted", detail=detail), content=None))
+
+
+def stop_conversation(tx: TaskTransaction, conversation: ConversationId, reason: str) -> None:
+    """Withdraw what is queued and mark all that is live there, background work too: its owner ends."""
+    for item in tx.candidate.queued(conversation):
+        withdraw(tx, item, reason)
+    for task in list(tx.candidate.scope(conversation)):
+        tx.abort_task(task.id, reason)

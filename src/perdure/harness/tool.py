@@ -14,16 +14,18 @@ from perdure.harness.consult import after_tool
 from perdure.harness.controls import Asked, stage_asked, wants_of
 from perdure.harness.execution import execute
 from perdure.harness.gate import MOST_TOLD, message_of, told
+from perdure.harness.handover import WaitFor, collected, saved_as
 from perdure.harness.hooks import Block, CallReturned
 from perdure.harness.installed import Installed
 from perdure.harness.loadout import Loadout, uses_of
-from perdure.harness.output import clip
+from perdure.harness.output import bounded, clip
 from perdure.harness.registry import Registry, Tool, ToolResult
+from perdure.harness.runs import stop_conversation
 from perdure.harness.stored import LIVE, TOOL, TOOL_RESULT
 from perdure.harness.supervision import CancelledWithin, Supervised, TimeUp
 from perdure.harness.usage import count_call
 from perdure.messages import ToolErrorCode, ToolMessage
-from perdure.records import Begun, Completed, Running, TaskId
+from perdure.records import Begun, Completed, Running, SubmissionId, TaskId
 from perdure.tasks.definition import TaskDefinition, phase
 from perdure.tasks.invocation import Invocation
 from perdure.tasks.transaction import InvocationTransaction
@@ -121,35 +123,104 @@ class ToolTask(TaskDefinition, reserved=True):
             result = await self._run(call, installed, arguments, invocation, loadout)
         finally:
             call.over()
+        if isinstance(result, WaitFor):
+            await self._hand_over(invocation, result, call, intent)
+            return
         if invocation.stopping:
             invocation.late = _late(result, call)
             return
         result = await self._replaced(invocation, loadout, call, result)
         await self._finish(invocation, result, call)
 
+    async def _hand_over(self, invocation: Invocation, work: WaitFor, call: Call, intent: dict[str, Any]) -> None:
+        """The call waits for durable work, which is not repeated: from here on it is no code that runs (K28)."""
+        shown = call.shown()
+
+        async def body(tx: InvocationTransaction) -> None:
+            live = None if tx.own.owner is None else await tx.doc(LIVE, tx.own.owner)
+            slot = None if live is None else live["tools"].get(str(invocation.id))
+            if slot is not None:
+                slot["output"], slot["details"] = shown, call.data.get("details")
+            saved = saved_as(work, call.arguments, call.data, intent)
+            await tx.wait(work.ids, then=self.collect, deadline=work.deadline, **saved)
+
+        try:
+            await invocation.record(body)
+        except Revoked:
+            invocation.late = _late(None, call)
+            raise
+        except PerdureError as error:
+            await self._finish(invocation, _failure(error, call), call)
+
+    @phase(stages=True)
+    async def collect(
+        self,
+        tx: InvocationTransaction,
+        tasks: list[int],
+        submission: int | None,
+        data: dict[str, Any],
+        arguments: dict[str, Any],
+        **uses: Any,
+    ) -> None:
+        """What the call waited for has ended: its result, in the same commit, unless a hook has a say in it."""
+        installed = self.harness.installed
+        tool = installed.tools.get(tx.own.input["name"])
+        text, error = await collected(tx, tasks, None if submission is None else SubmissionId(submission))
+        text = bounded(text, "head" if tool is None else tool.keep)
+        if installed.loadout(uses_of(uses)).hooks("after_tool"):
+            tx.next(self.consult, text=text, error=error, data=data, arguments=arguments, **uses)
+            return
+        await _write_result(tx, Result(text=text, error=error), data)
+        tx.complete({"error": error})
+
+    @phase
+    async def consult(
+        self,
+        invocation: Invocation,
+        text: str,
+        error: ToolErrorCode | None,
+        data: dict[str, Any],
+        arguments: dict[str, Any],
+        **uses: Any,
+    ) -> None:
+        """The after_tool hooks judge the result of a call that waited (H40)."""
+        loadout, result = self.harness.installed.loadout(uses_of(uses)), Result(text=text, error=error)
+        await self._finish(invocation, await self._judged(invocation, loadout, arguments, data, result), None, data)
+
     async def _replaced(self, invocation: Invocation, loadout: Loadout, call: Call, result: Result) -> Result:
         """What after_tool hooks make of the result of a call that ran (H40). An error asks for nothing more."""
         if not loadout.hooks("after_tool"):
             return result
         invocation.late = _late(result, call)  # where it is told to stop meanwhile
+        return await self._judged(invocation, loadout, call.arguments, call.data, result)
+
+    async def _judged(
+        self,
+        invocation: Invocation,
+        loadout: Loadout,
+        arguments: dict[str, Any],
+        data: dict[str, Any],
+        result: Result,
+    ) -> Result:
         seen = CallReturned(
             conversation=invocation.conversation,
-            call=call.id,
-            name=call.name,
-            arguments=call.arguments,
+            call=invocation.input["call"],
+            name=invocation.input["name"],
+            arguments=arguments,
             text=result.text,
             error=result.error,
-            details=call.data.get("details"),
+            details=data.get("details"),
         )
         replaced = await after_tool(self.harness, loadout, seen, invocation.id)
         if replaced is None:
             return result
-        wants = result.wants if replaced.error is None else None
-        return Result(text=call.bounded(replaced.text), error=replaced.error, wants=wants)
+        tool = self.harness.installed.tools.get(seen.name)
+        text = bounded(replaced.text, "head" if tool is None else tool.keep)
+        return Result(text=text, error=replaced.error, wants=result.wants if replaced.error is None else None)
 
     async def _run(
         self, call: Call, installed: Installed, arguments: dict[str, Any], invocation: Invocation, loadout: Loadout
-    ) -> Result:
+    ) -> Result | WaitFor:
         """Whatever the function does becomes a result; only being told to stop passes through."""
         try:
             ready = installed.ready(call.name)
@@ -168,7 +239,7 @@ class ToolTask(TaskDefinition, reserved=True):
         call.bound(running)
         try:
             value = await running.result(on_stop=call.cleanup)
-            result = _given(value, call, installed.registry)
+            result = value if isinstance(value, WaitFor) else _given(value, call, installed.registry)
         except asyncio.CancelledError:
             await call.cleanup()
             invocation.late = _late(None, call)
@@ -216,9 +287,11 @@ class ToolTask(TaskDefinition, reserved=True):
             text = f"{text}\nOutput until then:\n{output}"
         return Result(text=text, error="interrupted")
 
-    async def _finish(self, invocation: Invocation, result: Result, call: Call | None) -> None:
+    async def _finish(
+        self, invocation: Invocation, result: Result, call: Call | None, data: dict[str, Any] | None = None
+    ) -> None:
         """The one outcome commit: result entry, usage, and with the round's last call the resumed generation (H18)."""
-        details = None if call is None else call.data
+        details = data if call is None else call.data
 
         async def body(tx: InvocationTransaction) -> None:
             await _write_result(tx, result, details)
@@ -237,7 +310,7 @@ class ToolTask(TaskDefinition, reserved=True):
 
         async def body(tx: InvocationTransaction) -> None:
             state = tx.own.state
-            begun = isinstance(state, Running) and state.begun is not None
+            begun = isinstance(state, Running) and (state.begun is not None or state.checkpoint.phase == "collect")
             text = "Aborted. " + ("It had begun: its effect may have happened." if begun else "It had not begun.")
             late = invocation.late
             given = cast("dict[str, Any]", late.result) if isinstance(late, Completed) and late.result else {}
@@ -306,6 +379,8 @@ def _with_output(text: str, call: Call) -> str:
 
 async def _write_result(tx: InvocationTransaction, result: Result, details: dict[str, Any] | None) -> None:
     own = tx.own
+    for conversation in tx.candidate.owned(own.id):  # nothing runs there once the call has ended
+        stop_conversation(tx, conversation, "the call that it belongs to has ended")
     name = own.input["name"]
     message = ToolMessage(call=own.input["call"], name=name, text=result.text, error=result.error)
     data = {"call": own.input["call"], **(details or {})}

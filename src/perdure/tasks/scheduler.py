@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from typing import Any, Literal
 
 from perdure.errors import (
@@ -24,20 +24,22 @@ from perdure.records import (
     Running,
     Task,
     TaskId,
+    Waiting,
     decode_task,
 )
 from perdure.session.change import Change
 from perdure.session.line import Line, forbid_inside_commit
 from perdure.session.transaction import Transaction
 from perdure.settle.members import Ordered
-from perdure.settle.state import evolve
+from perdure.settle.state import State, evolve
+from perdure.settle.walks import traverse
 from perdure.tasks.conditions import Conditions
 from perdure.tasks.definition import Definitions, TaskDefinition
 from perdure.tasks.invocation import Invocation
 from perdure.tasks.runner import GRACE, Runner
 from perdure.tasks.staging import stage_parts
 from perdure.tasks.timers import Timers
-from perdure.tasks.transaction import TaskTransaction
+from perdure.tasks.transaction import REST, TaskTransaction
 
 
 class Scheduler:
@@ -166,20 +168,30 @@ class Scheduler:
                 return outcome
         raise NotFound(f"no task {id} in session {self.line.session!r}")
 
-    async def wait_idle(self, conversation: ConversationId | None = None) -> None:
-        """Wait until no task of an ordinary scope is live: a conversation's, by default every ownerless one's (K41)."""
-        await self.until(lambda: self.idle(conversation))
+    async def wait_idle(self, conversation: ConversationId | None = None, *, background: bool = False) -> None:
+        """Wait until no task of an ordinary scope is live: a conversation's, by default every ownerless one's (K41).
 
-    def idle(self, conversation: ConversationId | None = None) -> bool:
-        """Whether an ordinary scope has no live task, as published."""
+        With `background`, until nothing at all is to do there: background tasks have ended or rest.
+        """
+        await self.until(lambda: self.idle(conversation, background=background))
+
+    def idle(self, conversation: ConversationId | None = None, *, background: bool = False) -> bool:
+        """Whether a scope has no live task, as published; with `background`, none that does not rest."""
         published = self.line.memory.published
         if conversation is not None:
-            return next(published.ordinary(conversation), None) is None
+            return self._none_of(traverse(published, conversation, background=background))
+        if background:  # also what is on its way out below an owner that has ended
+            return self._none_of(published.tasks.values())
         for id in published.scopes:
             known = published.conversations.get(id)
-            if (known is None or known.owner is None) and next(published.ordinary(id), None) is not None:
+            if known is not None and known.owner is not None:
+                continue
+            if not self._none_of(traverse(published, id, background=background)):
                 return False
         return True
+
+    def _none_of(self, tasks: Iterable[Task]) -> bool:
+        return all(resting(self.line.memory.published, task) for task in tasks)
 
     def _check(self) -> None:
         self.line.check()
@@ -304,6 +316,16 @@ class Scheduler:
         for runner in list(self._runners.values()):
             if runner.loop_task in waiting:
                 runner.detach()
+
+
+def resting(state: State, task: Task) -> bool:
+    """Whether a task has nothing to do until it is stopped: it rests, or is what such a task waits for."""
+    if task.abort is not None or not isinstance(task.state, Waiting):
+        return False
+    if task.kind == REST:
+        return True
+    on = [state.tasks.get(id) for id in task.state.on]
+    return bool(on) and all(each is not None and each.kind == REST for each in on)
 
 
 __all__ = ["Definitions", "Scheduler", "TaskDefinition"]

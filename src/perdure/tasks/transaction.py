@@ -41,6 +41,8 @@ if TYPE_CHECKING:
 
 QUESTION = "perdure.question"
 TIMER = "perdure.timer"
+#: What a task waits for that rests: nobody ends it.
+REST = "perdure.rest"
 
 
 class ConversationLike(Protocol):
@@ -258,6 +260,13 @@ class InvocationTransaction(TaskTransaction):
             raise UsageError(f"sleep({seconds!r}): a number of seconds from 0 up")
         self.wait([self.timer(self.now + seconds, owner=self.invocation)], then=then, **data)
 
+    def rest(self, *, then: Any, **data: Any) -> None:
+        """Stay, with nothing to do, until the task is stopped: it goes on owning what it owns.
+
+        Waits that ask for background work do not count a task that rests (K41).
+        """
+        self.wait([self._outside(REST, None, None, self.invocation)], then=then, **data)
+
     def complete(self, result: Any = None) -> None:
         """End with a result, once the ordinary work below has ended (K29)."""
         self._end(Completed(result=clean(result)))
@@ -341,4 +350,4 @@ def error_info(error: BaseException | ErrorInfo | str) -> ErrorInfo:
     return ErrorInfo(type=type(error).__name__, message=clean_text(str(error)))
 
 
-__all__ = ["QUESTION", "TIMER", "InvocationTransaction", "TaskTransaction", "error_info"]
+__all__ = ["QUESTION", "REST", "TIMER", "InvocationTransaction", "TaskTransaction", "error_info"]
