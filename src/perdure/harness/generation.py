@@ -182,14 +182,11 @@ class GenerationTask(TaskDefinition, reserved=True):
             return
         request = await pinned_request(harness, invocation, loadout, request, pin)
         stream = Stream(harness, invocation, model)
-        asked = harness.clock.monotonic()
         try:
-            async with harness.permits:
-                if (waited := harness.clock.monotonic() - asked) > 0:  # its budget of retries begins with its turn
-                    pin = {**pin, "began": pin["began"] + waited}
-                message = await stream.run(request)
+            message = await stream.run(request)
         except ModelError as error:
             chance = harness.clock.random()
+            pin = {**pin, "began": pin["began"] + stream.waited}  # its budget of retries begins with its turn
             await invocation.record(partial(self._failed, error=error, text=stream.text, pin=pin, chance=chance))
         else:
             isolation = await harness.isolation(installed.tools.get(call.name) for call in calls_of(message))

@@ -23,7 +23,10 @@ class Stream:
     Raises ModelError and nothing else, whatever the adapter does; also for an end without a finish reason (H13).
     """
 
-    __slots__ = ("_committed", "_harness", "_invocation", "_message", "_model", "_over", "_reading", "_shown", "answer")
+    __slots__ = (
+        *("_committed", "_harness", "_invocation", "_message", "_model", "_over", "_reading", "_shown"),
+        *("answer", "waited"),
+    )
 
     def __init__(self, harness: Harness, invocation: Invocation, model: Model) -> None:
         self._harness = harness
@@ -36,6 +39,8 @@ class Stream:
         self._shown: dict[str, list[str]] | None = None
         self._committed: dict[str, int] | None = None
         self._over = False
+        #: How long it waited for its permit, in seconds.
+        self.waited = 0.0
 
     @property
     def text(self) -> str:
@@ -43,7 +48,13 @@ class Stream:
         return "" if self._shown is None else "".join(self._shown.get("text", ()))
 
     async def run(self, request: Request) -> AssistantMessage:
-        """The whole answer."""
+        """The whole answer. Waits for a permit first, and holds it until the stream has ended (I70)."""
+        asked = self._harness.clock.monotonic()
+        async with self._harness.permits:
+            self.waited = self._harness.clock.monotonic() - asked
+            return await self._run(request)
+
+    async def _run(self, request: Request) -> AssistantMessage:
         harness, name = self._harness, self._model.name
         limits = harness.defaults.limits
         began = harness.clock.monotonic()
