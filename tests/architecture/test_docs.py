@@ -20,7 +20,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 README_LINES, MARKDOWN_LINES, DESIGN_LINES = 200, 500, 300
 MADE = {"build", "dist", "__pycache__"}
-BINARY = {".png", ".gif", ".ico", ".woff2", ".db", ".pyc"}
+BINARY = {".png", ".gif", ".ico", ".woff2", ".db", ".gz", ".pyc"}
 
 FENCE = re.compile(r"^(?P<indent> *)(?P<fence>`{3,}|~{3,})(?P<info>[^`\n]*)$")
 LINK = re.compile(r"\[[^\]\n]*\]\((?P<target>[^)\s]+)\)")
