@@ -107,7 +107,7 @@ def _hooks(situation: str) -> dict[str, Any]:
 
 async def _until(condition: Callable[[], Awaitable[object]]) -> None:
     while not await condition():  # noqa: ASYNC110 - older versions tell nobody
-        await asyncio.sleep(0.01)
+        await asyncio.sleep(0)
 
 
 async def finished(session: Any) -> None:
