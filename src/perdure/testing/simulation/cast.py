@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 from perdure.clock import Clock
 from perdure.errors import ModelError
 from perdure.harness.call import Call
+from perdure.harness.decisions import Ask
+from perdure.harness.hooks import Block, CallToJudge
 from perdure.harness.registry import Extension, Registry, Tool, tool
 from perdure.harness.valid import valid
 from perdure.messages import AssistantMessage, UserMessage, calls_of, text_of
@@ -96,7 +98,23 @@ class PlainSchema:
 
 def registry_of(life: Life) -> Registry:
     """The tools and tasks of one simulated process: their effects stop counting when it is dead."""
-    return Registry([Extension(name="simulated", tools=_tools(life), tasks=[Checkout(), Payment(life), Asking()])])
+    hooks = [ask_about_payments, ask_about_everything] if life.asks else []
+    tasks = [Checkout(), Payment(life), Asking()]
+    return Registry([Extension(name="simulated", tools=_tools(life), tasks=tasks, before_tool=hooks)])
+
+
+async def ask_about_payments(seen: CallToJudge) -> Ask | None:
+    """Payments are asked about until they are allowed for good; what nobody decides is allowed or denied in time."""
+    if seen.name != "pay" or "pay" in seen.allowed:
+        return None
+    return Ask("pay?", deadline=8.0, default=seen.arguments["n"] % 2 == 0, remember=("pay",))
+
+
+async def ask_about_everything(seen: CallToJudge) -> Ask | Block | None:
+    """Asks once more about some calls, for as long as it takes; edited calls go through the gate again."""
+    if seen.arguments["n"] > 1000:
+        return Block("too much")
+    return Ask("really?") if seen.name in ("pay", "queue") and seen.arguments["n"] else None
 
 
 def _tools(life: Life) -> list[Tool]:

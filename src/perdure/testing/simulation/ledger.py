@@ -23,6 +23,8 @@ class Ledger:
         self.effects: dict[str, int] = {}
         #: Keys of effects that may be repeated.
         self.safe: dict[str, bool] = {}
+        #: The question of each asking hook about each call, by task and hook.
+        self.asked: dict[tuple[int | None, str], int] = {}
         #: Broken invariants, oldest first. The first one ends the run.
         self.violations: list[str] = []
         #: What happened how often, for the report.
@@ -49,6 +51,17 @@ class Ledger:
         self.count("safe effects" if safe else "unsafe effects")
         if not safe and self.effects[key] > 1:
             self.violated(f"unsafe effect {key!r} happened {self.effects[key]} times")
+
+    def question(self, id: int, call: tuple[int | None, str]) -> None:
+        """A hook asked about a call."""
+        if self.asked.setdefault(call, id) != id:
+            self.violated(f"hook {call[1]!r} asked twice about the call of task {call[0]}")
+
+    def blocked(self, key: str) -> None:
+        """A call ended as one that does not run."""
+        self.count("blocked calls")
+        if key in self.effects:
+            self.violated(f"the call {key!r} was blocked, and its effect happened")
 
     def raise_first(self) -> None:
         if self.violations:

@@ -13,7 +13,9 @@ from perdure.errors import (
     SessionClosed,
     SessionPoisoned,
     StorageError,
+    UsageError,
 )
+from perdure.harness.decisions import Edit
 from perdure.session.transaction import entry_kind
 from perdure.testing.simulation.cast import Asking, Checkout
 
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
     from perdure.testing.simulation.world import Life
 
 NOTE = entry_kind("simulated.note")
+#: The last two do not decide every call: they are refused then, and change nothing.
+DECISIONS = (True, True, False, Edit({"n": 0}), Edit({"n": 3}), Edit({"n": 5000}), "always", "perhaps")
 GONE = (Fenced, SessionClosed, SessionPoisoned)
 
 
@@ -85,7 +89,13 @@ class User:
     async def _answer(self, chat: Any) -> None:
         questions = self._life.session.inspect().questions
         if questions:
-            await self._life.session.answer(self._random.choice(questions).id, "yes", by=self._key)
+            question = self._random.choice(questions)
+            value = "yes" if question.call is None else self._random.choice(DECISIONS)
+            try:
+                await self._life.session.answer(question.id, value, by=self._key)
+            except UsageError:
+                self._life.ledger.count("answers that decide nothing")
+                return
             self._life.ledger.count("answers")
 
     async def _fork(self, chat: Any) -> None:

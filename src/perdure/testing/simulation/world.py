@@ -17,8 +17,10 @@ from perdure.app.opening import open_session
 from perdure.app.session import Session
 from perdure.backends.memory import MemoryStorage
 from perdure.errors import SessionClosed, SessionPoisoned, StorageError
+from perdure.harness.approval import asked_call
 from perdure.harness.harness import RequestLimits
-from perdure.records import Faulted
+from perdure.harness.stored import TOOL
+from perdure.records import Completed, Faulted, Task
 from perdure.session.change import Change
 from perdure.telemetry import Telemetry
 from perdure.testing.clock import LoopClock
@@ -47,6 +49,7 @@ class Life:
 
     def __init__(self, world: World, number: int, storage: MemoryStorage, trouble: float) -> None:
         self.ledger = world.ledger
+        self.asks = world.asks
         self.clock = world.clock
         self.dead = False
         self.number = number
@@ -92,10 +95,22 @@ class Life:
             for task in change.tasks.values():
                 if isinstance(task.outcome, Faulted):
                     self.ledger.violated(f"task {task.id} ({task.kind}) faulted: {task.outcome.error}")
+                self._note_approval(task)
             for wrong in look(self.session._line):
                 self.ledger.violated(wrong)
         except Exception as error:
             self.ledger.violated(f"the check of commit {change.seq} broke: {error!r}")
+
+    def _note_approval(self, task: Task) -> None:
+        """What was asked about a call, and whether it was to run."""
+        call = asked_call(task)
+        if call is not None:
+            self.ledger.question(task.id, (task.owner, call.hook))
+            outcome = task.outcome
+            if isinstance(outcome, Completed):
+                self.ledger.count(f"approvals: {outcome.result['answer']['decision']}")
+        elif task.kind == TOOL and isinstance(task.outcome, Completed) and task.outcome.result["error"] == "blocked":
+            self.ledger.blocked(f"{SESSION}/{task.id}")
 
     async def pause(self, most: float) -> None:
         await self.clock.sleep(self._random.random() * most)
@@ -125,6 +140,8 @@ class World:
     def __init__(self, seed: int, loop: SimulatedLoop) -> None:
         self.seed = seed
         self.ledger = Ledger()
+        #: Whether hooks ask about calls: in half of the worlds, so that calls without a gate are tried too.
+        self.asks = Random(f"{seed} asks").random() < 0.5
         self.clock = LoopClock(loop, seed, start=1_800_000_000.0)
         self._random = Random(f"{seed} world")
         self._storage = MemoryStorage(clock=self.clock)
