@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 
 import perdure
+from perdure.harness.approval import asked_call
 from perdure.messages import ToolMessage
 from perdure.records import Done
 from perdure.testing.crash import Point
@@ -155,12 +156,29 @@ def test_the_abort_stops_an_effect_and_the_conversation_goes_on(finished):
     ]
 
 
+def test_each_call_that_is_asked_about_gets_its_own_answer(finished):
+    stored, notes = finished("approvals")
+
+    results = sorted(
+        ([int(part) for part in message.call.split(".")], message.name, message.error)
+        for entry in stored.entries.values()
+        for message in entry.messages
+        if isinstance(message, ToolMessage)
+    )
+    assert at_end(stored, notes, "approvals") == []
+    assert [(name, error) for _, name, error in results] == [
+        ("look", None), ("pay", None), ("send", "blocked"), ("stamp", None), ("send", "blocked"), ("pay", None)
+    ]  # fmt: skip
+    assert sorted(effect.tool for effect in of(notes, Effect)) == ["look", "pay", "pay", "stamp"]
+    assert sum(asked_call(task) is not None for task in stored.tasks.values()) == 7
+
+
 # -- the process dies ---------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("share", range(SHARES))
 @pytest.mark.parametrize("action", ["before", "torn", "after"])
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("variant", [*VARIANTS, "approvals"])
 def test_a_run_survives_a_kill_at_every_write(survey, variant, action, share):
     numbers = survey.sample(f"{variant} {action} {share}", WRITES, 1 + share, SHARES)
 
@@ -168,13 +186,13 @@ def test_a_run_survives_a_kill_at_every_write(survey, variant, action, share):
 
 
 @pytest.mark.parametrize("action", ["before", "after"])
-@pytest.mark.parametrize("variant", [*VARIANTS, "odd"])
+@pytest.mark.parametrize("variant", [*VARIANTS, "odd", "approvals"])
 def test_a_run_survives_a_kill_at_every_sync(survey, variant, action):
     assert survey.run(variant, (Point("sync", at, action) for at in count(1))) > 10
 
 
 @pytest.mark.parametrize("event", EVENTS)
-@pytest.mark.parametrize("variant", ["plain", "abort", "tasks"])
+@pytest.mark.parametrize("variant", ["plain", "abort", "tasks", "approvals"])
 def test_a_run_survives_a_kill_around_and_inside_every_effect(survey, variant, event):
     assert survey.run(variant, (Point(event, at) for at in count(1))) > 0
 

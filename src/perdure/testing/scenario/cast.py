@@ -12,6 +12,8 @@ import msgspec
 
 from perdure.clock import Clock
 from perdure.harness.call import Call
+from perdure.harness.decisions import Ask
+from perdure.harness.hooks import CallToJudge
 from perdure.harness.registry import Extension, Registry, Tool, tool
 from perdure.messages import AssistantMessage, UserMessage, calls_of, text_of
 from perdure.model import Request
@@ -52,6 +54,7 @@ PLANS: dict[str, Sequence[Sequence[str]]] = {
         ("look", "pay", "send", "stamp"),
     ),
     "task: linger": (("look", "pay"), ("look", "linger"), ("pay",)),
+    "task: approvals": (("look", "pay", "send", "stamp"), ("send", "pay")),
     "task: look": (("look",),),
     "task: shell": (("look", "shell"), ("shell",)),
     "task: answer": (),
@@ -83,6 +86,8 @@ class Stage(msgspec.Struct, frozen=True, kw_only=True):
     lingering: asyncio.Event
     #: Told of each effect that starts, before it does anything.
     starting: Callable[[str], None] = lambda _: None
+    #: Hooks ask about calls.
+    asks: bool = False
 
     def effect(self, key: str, tool: str, *, safe: bool = False) -> None:
         """Something happens in the world that no crash takes back."""
@@ -139,7 +144,16 @@ def progress_of(messages: Sequence[Any]) -> tuple[Sequence[Sequence[str]], int, 
 def registry_of(stage: Stage) -> Registry:
     """Everything that the run may call or create."""
     tasks = [Checkout(), Payment(stage), Report(stage)]
-    return Registry([Extension(name="scenario", tools=tools_of(stage), tasks=tasks)])
+    hooks = [ask_first, ask_again] if stage.asks else []
+    return Registry([Extension(name="scenario", tools=tools_of(stage), tasks=tasks, before_tool=hooks)])
+
+
+async def ask_first(seen: CallToJudge) -> Ask | None:
+    return Ask({"may": seen.name}) if seen.name in ("pay", "send", "stamp") else None
+
+
+async def ask_again(seen: CallToJudge) -> Ask | None:
+    return Ask("really?", deadline=3600) if seen.name == "pay" else None
 
 
 def tools_of(stage: Stage) -> list[Tool]:

@@ -12,6 +12,7 @@ from perdure.app.opening import store
 from perdure.app.session import Session
 from perdure.clock import Clock
 from perdure.errors import AlreadyAnswered, NotFound, StorageRejected, StorageUncertain
+from perdure.harness.decisions import Allow, Decision, Deny, Edit
 from perdure.harness.harness import RequestLimits
 from perdure.harness.submissions import Answered, NotAnswered, SubmissionHandle
 from perdure.messages import user
@@ -28,6 +29,8 @@ from perdure.testing.scenario.steps import take_step
 T = TypeVar("T")
 
 SESSION = "main"
+#: What is answered where a call of that tool is asked about.
+DECISIONS: Mapping[str, Decision] = {"pay": Allow(), "send": Deny("not now"), "stamp": Edit({"n": 7})}
 STARTED = document("scenario.started", scope="session")
 #: What another process handed in before the session was opened, always under the same id.
 HANDED_IN = "0196f3c8-0000-7000-8000-000000000001"
@@ -96,6 +99,14 @@ class Life:
         self._stage.ready.set()
         await self._settle(work)
 
+    async def approvals(self) -> None:
+        """Calls that are asked about, some of them twice; the youngest question is answered first."""
+        work = [await self._submit("task: approvals", "main")]
+        self._stage.ready.set()
+        deciding = asyncio.ensure_future(self._decide())
+        await self._settle(work)
+        deciding.cancel()
+
     async def odd(self) -> None:
         """Whatever a person, a model and a tool can come up with."""
         work = [await self._submit("task: odd \0 and \ud835", "main")]
@@ -160,6 +171,17 @@ class Life:
             except (AlreadyAnswered, NotFound):
                 self._say("answered before")
 
+    async def _decide(self) -> None:
+        """Answer what is asked about calls, each in its own way."""
+        while True:
+            await self.session.until(lambda: self._asked() is not None)
+            question = self.session.inspect().questions[-1]
+            decision = DECISIONS[question.call["name"]]
+            try:
+                await self._sure(lambda: self.session.answer(question.id, decision, by="the client"))  # noqa: B023
+            except (AlreadyAnswered, NotFound):
+                self._say("answered before")
+
     def _asked(self) -> int | None:
         return next((question.id for question in self.session.inspect().questions), None)
 
@@ -181,6 +203,7 @@ VARIANTS: Mapping[str, Callable[[Life], Awaitable[None]]] = {
     "kernel": Life.kernel,
     "shell": Life.shell,
     "odd": Life.odd,
+    "approvals": Life.approvals,
 }
 
 
@@ -207,6 +230,7 @@ async def live(
         ready=ready,
         lingering=lingering,
         starting=lambda effect: starting(opened[0], effect),
+        asks=variant == "approvals",
     )
 
     def shown(change: Change) -> None:

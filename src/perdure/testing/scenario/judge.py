@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from perdure.harness.approval import asked_call
 from perdure.harness.context import render
 from perdure.harness.stored import TOOL
 from perdure.harness.valid import valid
@@ -39,7 +40,7 @@ MAY_BE_ABORTED = ("main", "later", "steer")
 def after_crash(stored: Stored, notes: Iterable[Note]) -> list[str]:
     """What is wrong in what a crash left: something that was seen is gone, or an effect came before its intent."""
     notes = list(notes)
-    return [*_lost(stored, notes), *_unintended(stored, notes)]
+    return [*_lost(stored, notes), *_unintended(stored, notes), *_unasked(stored, notes)]
 
 
 def at_end(stored: Stored, notes: Iterable[Note], variant: str) -> list[str]:
@@ -121,6 +122,24 @@ def _unintended(stored: Stored, notes: Iterable[Note]) -> Iterator[str]:
             yield f"effect {effect.key} of {effect.tool} happened, and its task is not stored"
         elif not _intended(task):
             yield f"effect {effect.key} of {effect.tool} happened, and its task is {task.state}: no intent is stored"
+
+
+def _unasked(stored: Stored, notes: Iterable[Note]) -> Iterator[str]:
+    """Each hook asks once about a call; and an effect that was asked about happens only once all of it was allowed."""
+    asked: dict[int | None, dict[str, str | None]] = {}
+    for task in stored.tasks.values():
+        call = asked_call(task)
+        if call is None:
+            continue
+        if call.hook in asked.setdefault(task.owner, {}):
+            yield f"hook {call.hook} asked twice about the call of task {task.owner}"
+        outcome = task.outcome
+        decided = outcome.result["answer"]["decision"] if isinstance(outcome, Completed) else None
+        asked[task.owner][call.hook] = decided
+    for effect in of(notes, Effect):
+        answers = asked.get(effect.task, {})
+        if any(decision not in ("allow", "edit") for decision in answers.values()):
+            yield f"effect {effect.key} of {effect.tool} happened, and was answered {answers}"
 
 
 def _intended(task: Task) -> bool:
