@@ -12,7 +12,8 @@ import apsw
 import pytest
 
 from perdure.backends.sqlite import SqliteStorage, open_sqlite
-from perdure.backends.sqlite_workers import end, holder_of_write_lock, is_stopped, started
+from perdure.backends.sqlite_locks import holder_of_write_lock
+from perdure.backends.workers import end, is_stopped, started
 from perdure.errors import SessionOwned, StorageRejected
 from perdure.records import ConversationId, EntryId
 from perdure.testing.processes import Child, run_child

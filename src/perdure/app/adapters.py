@@ -23,7 +23,7 @@ ADAPTERS: Mapping[str, tuple[str, str]] = {
     },
     "schema": ("perdure.schemas.pydantic", "PydanticSchema"),
     "sandbox:local": ("perdure.sandboxes.local", "LocalSandbox"),
-    "process-state": ("perdure.backends.sqlite_workers", "state"),
+    "process-state": ("perdure.backends.workers", "state"),
 }
 
 

@@ -26,8 +26,8 @@ from perdure.backends.sqlite_reader import Reader
 from perdure.backends.sqlite_reads import SqliteReads
 from perdure.backends.sqlite_rows import fetch
 from perdure.backends.sqlite_schema import Durability
-from perdure.backends.sqlite_workers import this_process
 from perdure.backends.sqlite_writer import Writer
+from perdure.backends.workers import this_process
 from perdure.clock import Clock, SystemClock
 from perdure.errors import PerdureError, StorageFailed, UsageError
 from perdure.records import Inbound, Seq, decode_inbound, encode

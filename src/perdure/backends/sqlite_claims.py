@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import os
 import socket
-from datetime import UTC, datetime
 
 import apsw
 
-from perdure.backends.sqlite_locks import begin
+from perdure.backends.sqlite_locks import begin, holder_of_write_lock
 from perdure.backends.sqlite_rows import fetch, place
-from perdure.backends.sqlite_workers import Workers, end, holder_of_write_lock, is_stopped, state
+from perdure.backends.workers import Workers, end, is_stopped, owned, state
 from perdure.errors import SessionOwned, StorageRejected
 from perdure.records import Seq
 from perdure.storage import Claim, Opened, Worker
@@ -82,25 +81,6 @@ def _end_worker(connection: apsw.Connection, path: str, pid: int) -> None:
             f"{path} is locked by process {pid} ({state(pid)}), which is no worker of this store: end it by hand"
         )
     end(pid, found[0])
-
-
-def owned(session: str, path: str, worker: Worker, owner: Worker) -> str:
-    """What to tell whoever finds the session owned."""
-    since = datetime.fromtimestamp(owner.since, UTC).isoformat(timespec="seconds")
-    if owner.id == worker.id:
-        whose = f"by this very storage (process {owner.pid}, since {since}): use the session that is open"
-    elif (owner.pid, owner.started, owner.host) == (worker.pid, worker.started, worker.host):
-        whose = f"by another storage of this process ({owner.pid}, since {since})"
-    else:
-        whose = f"by process {owner.pid} on {owner.host} since {since}, {state_of(owner, worker)}"
-    return (
-        f"session {session!r} of {path} is owned {whose}. You can read it beside its owner, hand items in to it, "
-        "or end its owner's right to write with take_over=True"
-    )
-
-
-def state_of(owner: Worker, worker: Worker) -> str:
-    return state(owner.pid) if owner.host == worker.host else "seen from another host"
 
 
 def blocked_by(path: str) -> str:

@@ -81,8 +81,3 @@ def _readable(path: str) -> bool:
 def is_final(error: Exception) -> bool:
     """Whether the file is in doubt from now on (K5): nothing more may be read from it or written to it."""
     return isinstance(error, StorageFailed | StorageCorrupt)
-
-
-def again(error: PerdureError) -> PerdureError:
-    """The same error, to be raised once more: an exception belongs to whoever raised it."""
-    return type(error)(*error.args)

@@ -8,12 +8,12 @@ import threading
 from contextlib import suppress
 from pathlib import Path
 
+from perdure.backends.outcomes import again
 from perdure.backends.sqlite_claims import blocked_by
-from perdure.backends.sqlite_errors import again
 from perdure.backends.sqlite_reader import Reader
 from perdure.backends.sqlite_schema import Durability, connect_reader, connect_writer, sync_directory
-from perdure.backends.sqlite_workers import Workers
 from perdure.backends.sqlite_writer import Writer
+from perdure.backends.workers import Workers
 from perdure.errors import NotFound, StorageFailed, UsageError
 from perdure.telemetry import Telemetry
 

@@ -17,7 +17,8 @@ from typing import Any, Literal
 import apsw
 import msgspec
 
-from perdure.backends.sqlite_errors import again, is_final, translated
+from perdure.backends.outcomes import Outcome, again
+from perdure.backends.sqlite_errors import is_final, translated
 from perdure.backends.sqlite_locks import BUSY_MS, FIRST_MS, begin, wait_for_locks
 from perdure.backends.sqlite_rows import COMMIT, FENCE, STATEMENT, Rows, place
 from perdure.errors import Fenced, PerdureError, StorageError, StorageRejected
@@ -31,8 +32,6 @@ LOG_PAGES_CROWDED = 4 * LOG_PAGES
 
 #: Where a work runs: in the transaction of a group, between two groups, or at the very end.
 Place = Literal["group", "alone", "end"]
-#: What a work came to: its result, or the exception to raise.
-Outcome = Any
 
 
 def readers_patience(pages: int) -> int:

@@ -5,8 +5,10 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable
+from pathlib import Path
 
 import apsw
 
@@ -60,3 +62,28 @@ def begin(connection: apsw.Connection, on_wait: Callable[[], None] | None = None
                 return
     finally:
         wait_for_locks(connection, FIRST_MS)
+
+
+#: Where SQLite locks the shared memory of a log: the byte of the writer.
+_WRITE_LOCK = 120
+
+
+def holder_of_write_lock(store: str) -> int | None:
+    """The process that is writing: from the kernel's list of locks.
+
+    Asking the file itself would mean to open and close it, which drops every lock that this process holds on it.
+    """
+    try:
+        inode = os.stat(f"{store}-shm").st_ino
+        locks = Path("/proc/locks").read_text(encoding="ascii")
+    except OSError:
+        return None
+    for line in locks.splitlines():
+        match line.split():
+            case [_, "POSIX", _, "WRITE", pid, file, first, last] if file.endswith(f":{inode}") and int(
+                first
+            ) <= _WRITE_LOCK <= (int(last) if last != "EOF" else _WRITE_LOCK):
+                return int(pid)
+            case _:
+                continue
+    return None

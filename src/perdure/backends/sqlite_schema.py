@@ -18,7 +18,7 @@ import apsw
 
 from perdure.backends.sqlite_errors import no_store
 from perdure.backends.sqlite_locks import BUSY_MS, FIRST_MS, wait_for_locks
-from perdure.backends.sqlite_workers import Workers
+from perdure.backends.workers import Workers
 from perdure.errors import NotFound, SchemaTooNew, StorageRejected, UsageError
 
 Durability = Literal["process", "power"]

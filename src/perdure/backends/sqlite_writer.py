@@ -8,14 +8,15 @@ from __future__ import annotations
 import asyncio
 import queue
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, TypeVar
 
 import apsw
 
-from perdure.backends.sqlite_errors import again, opening_failed
-from perdure.backends.sqlite_groups import Groups, Outcome, Work
+from perdure.backends.outcomes import again, resolve
+from perdure.backends.sqlite_errors import opening_failed
+from perdure.backends.sqlite_groups import Groups, Work
 from perdure.errors import PerdureError
 from perdure.records import Seq
 from perdure.storage import Batch, Claim
@@ -98,7 +99,7 @@ class Writer:
             elif work.place == "end":
                 if self._groups is not None:
                     self._groups.close()
-                resolve([work], [None])
+                resolve([work.done], [None])
                 return
 
     def _carry_out(self, works: list[Work]) -> None:
@@ -107,13 +108,13 @@ class Writer:
             groups = self._connected()
         except Exception as error:
             failure = opening_failed(error, self._path)
-            resolve(works, [again(failure) for _ in works])
+            resolve([work.done for work in works], [again(failure) for _ in works])
             return
         outcomes = groups.together(works) if works[0].place == "group" else [groups.alone(works[0])]
         self.finished += len(works) if works[0].counted else 0
         self._notice(groups)
         loop = works[0].done.get_loop()
-        resolve(works, outcomes)
+        resolve([work.done for work in works], outcomes)
         pages = groups.tidy()
         if pages is not None:
             self._notice(groups)
@@ -132,22 +133,3 @@ class Writer:
         if groups.failure is not None and self.failure is None:
             self.failure = groups.failure
             self._on_failure()
-
-
-def resolve(works: Sequence[Work], outcomes: Sequence[Outcome]) -> None:
-    """Tell each loop once."""
-    settled = [(work.done, outcome) for work, outcome in zip(works, outcomes, strict=True)]
-    for loop in dict.fromkeys(work.done.get_loop() for work in works):
-        mine = [each for each in settled if each[0].get_loop() is loop]
-        with suppress(RuntimeError):  # that loop is closed: nobody is left to hear of it
-            loop.call_soon_threadsafe(settle, mine)
-
-
-def settle(settled: Sequence[tuple[asyncio.Future[Any], Outcome]]) -> None:
-    for done, outcome in settled:
-        if done.done():
-            continue  # whoever waited was cancelled: the commit stands
-        if isinstance(outcome, BaseException):
-            done.set_exception(outcome)
-        else:
-            done.set_result(outcome)

@@ -1,7 +1,7 @@
-"""Who is alive, who holds a lock, and how a process is ended: what ownership rests on in a file (K1).
+"""Who is alive, who holds a lock, and how a process is ended: what ownership rests on in files (K1).
 
-A worker is alive as long as it holds the lock on a file of its own, `STORE.workers/ID.lock`: never a guess by its pid.
-The kernel lets go of that lock when the process ends, however it ends.
+A worker is alive as long as it holds the lock on a file of its own, `ID.lock` in the store's directory of workers:
+never a guess by its pid. The kernel lets go of that lock when the process ends, however it ends.
 """
 
 from __future__ import annotations
@@ -14,7 +14,10 @@ import socket
 import threading
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
 from pathlib import Path
+
+import msgspec
 
 from perdure.clock import Clock
 from perdure.errors import StorageRejected, UsageError
@@ -39,11 +42,11 @@ if hasattr(os, "register_at_fork"):
 
 
 class Workers:
-    """The workers of one store."""
+    """The workers of one store, in `STORE.workers` unless a `directory` is given."""
 
-    def __init__(self, store: str) -> None:
+    def __init__(self, store: str, directory: Path | None = None) -> None:
         self._store = store
-        self._directory = Path(f"{store}.workers")
+        self._directory = directory or Path(f"{store}.workers")
 
     def enter(self, worker: Worker) -> None:
         """The worker is alive until it leaves or this process ends."""
@@ -57,6 +60,15 @@ class Workers:
                 f"worker {worker.id} has {self._store} open already: give each storage a clock with a seed of its own"
             ) from None
         _held[worker.id] = descriptor
+        os.pwrite(descriptor, msgspec.json.encode(worker) + b"\n", 0)
+
+    def entered(self) -> list[Worker]:
+        """Those whose files are there, alive or not."""
+        found: list[Worker] = []
+        for path in sorted(self._directory.glob("*.lock")):
+            with suppress(OSError, msgspec.DecodeError):
+                found.append(msgspec.json.decode(path.read_bytes(), type=Worker))
+        return found
 
     def leave(self, id: str) -> None:
         """Be gone. Leaving twice is leaving."""
@@ -116,6 +128,22 @@ def _lock_within(descriptor: int, seconds: float, where: Path) -> None:
     )
 
 
+def owned(session: str, path: str, worker: Worker, owner: Worker) -> str:
+    """What to tell a worker that finds the session owned."""
+    since = datetime.fromtimestamp(owner.since, UTC).isoformat(timespec="seconds")
+    if owner.id == worker.id:
+        whose = f"by this very storage (process {owner.pid}, since {since}): use the session that is open"
+    elif (owner.pid, owner.started, owner.host) == (worker.pid, worker.started, worker.host):
+        whose = f"by another storage of this process ({owner.pid}, since {since})"
+    else:
+        seen = state(owner.pid) if owner.host == worker.host else "seen from another host"
+        whose = f"by process {owner.pid} on {owner.host} since {since}, {seen}"
+    return (
+        f"session {session!r} of {path} is owned {whose}. You can read it beside its owner, hand items in to it, "
+        "or end its owner's right to write with take_over=True"
+    )
+
+
 # -- processes
 
 
@@ -159,31 +187,6 @@ def _stat(pid: int) -> list[str]:
     except OSError:
         return []
     return text.rpartition(")")[2].split()
-
-
-#: Where SQLite locks the shared memory of a log: the byte of the writer.
-_WRITE_LOCK = 120
-
-
-def holder_of_write_lock(store: str) -> int | None:
-    """The process that is writing: from the kernel's list of locks.
-
-    Asking the file itself would mean to open and close it, which drops every lock that this process holds on it.
-    """
-    try:
-        inode = os.stat(f"{store}-shm").st_ino
-        locks = Path("/proc/locks").read_text(encoding="ascii")
-    except OSError:
-        return None
-    for line in locks.splitlines():
-        match line.split():
-            case [_, "POSIX", _, "WRITE", pid, file, first, last] if file.endswith(f":{inode}") and int(
-                first
-            ) <= _WRITE_LOCK <= (int(last) if last != "EOF" else _WRITE_LOCK):
-                return int(pid)
-            case _:
-                continue
-    return None
 
 
 def end(pid: int, started_at: int, *, patience_ms: int = 5000) -> None:
