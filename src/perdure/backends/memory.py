@@ -78,14 +78,13 @@ class MemoryReads:
         return found.conversations.body(found.holder("conversation", key))
 
     async def scan_conversations(self, session: str, *, before: int | None = None, limit: int = 100) -> list[bytes]:
-        rows = reversed(self._session(session).conversations.by_id())
-        return [row.body for row in rows if row.listed and (before is None or row.id < before)][:limit]
+        return self._session(session).listed(before, limit)
 
     async def owned_conversations(self, session: str, owners: Sequence[TaskId]) -> list[bytes]:
-        return [row.body for row in self._session(session).conversations.by_id() if row.owner in owners]
+        return self._session(session).owned(owners)
 
     async def forks_of(self, session: str, parent: ConversationId) -> list[bytes]:
-        return [row.body for row in self._session(session).conversations.by_id() if row.parent == parent]
+        return self._session(session).forks(parent)
 
     async def read_entry(self, session: str, id: EntryId) -> bytes | None:
         return self._session(session).entries.body(id)
@@ -132,8 +131,7 @@ class MemoryReads:
         limit: int = 500,
         ended_before: float | None = None,
     ) -> list[bytes]:
-        rows = self._session(session).submissions.scan(live, after, ended_before)
-        return [row.body for row in rows if conversation is None or row.conversation == conversation][:limit]
+        return self._session(session).submitted(live, conversation, after, ended_before, limit)
 
     async def find_document(self, session: str, scope: str, owner: int, kind: str, key: str) -> bytes | None:
         found = self._session(session)
@@ -150,10 +148,7 @@ class MemoryReads:
         after: int = 0,
         limit: int = 500,
     ) -> list[bytes]:
-        rows = [row for row in self._session(session).documents.by_id() if (row.scope, row.owner) == (scope, owner)]
-        if kind is not None:
-            rows = [row for row in rows if row.kind == kind]
-        return [row.body for row in rows if row.id > after and (retired or not row.retired)][:limit]
+        return self._session(session).documents_of(scope, owner, kind, retired, after, limit)
 
     async def read_document(self, session: str, id: DocumentId, *, at: Seq | None = None) -> DocumentValue | None:
         return self._session(session).versions.value(id, at)

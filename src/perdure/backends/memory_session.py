@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import cast
 
 from perdure.backends.memory_tables import Entries, Items, Rows, Versions, Work
@@ -85,49 +85,69 @@ class MemorySession:
         """The id of the row with that name."""
         return self._holders.get(name)
 
+    def known_commits(self) -> list[tuple[int, bytes, Seq]]:
+        """(epochs ago, commit id, commit) of those that can be looked up."""
+        return [(ago, id, seq) for ago, commits in enumerate(self._commits) for id, seq in commits.items()]
+
+    @property
+    def next_id(self) -> int:
+        return self._next_id
+
+    @property
+    def clean(self) -> bool:
+        """Whether the last owner released the session."""
+        return self._clean
+
+    def restore(
+        self, *, epoch: int, head: Seq, next_id: int, clean: bool, owner: str | None, commits: list[dict[bytes, Seq]]
+    ) -> None:
+        """Be a session that was somewhere else, once its rows are put."""
+        self.epoch, self.head, self._next_id, self._clean, self.owner = epoch, head, next_id, clean, owner
+        self._commits = commits
+
+    # -- scans over more than one table's order
+
+    def listed(self, before: int | None, limit: int) -> list[bytes]:
+        """Conversations that listings show, newest first."""
+        rows = reversed(self.conversations.by_id())
+        return [row.body for row in rows if row.listed and (before is None or row.id < before)][:limit]
+
+    def owned(self, owners: Sequence[int]) -> list[bytes]:
+        return [row.body for row in self.conversations.by_id() if row.owner in owners]
+
+    def forks(self, parent: int) -> list[bytes]:
+        return [row.body for row in self.conversations.by_id() if row.parent == parent]
+
+    def submitted(
+        self, live: bool, conversation: int | None, after: int, ended_before: float | None, limit: int
+    ) -> list[bytes]:
+        rows = self.submissions.scan(live, after, ended_before)
+        return [row.body for row in rows if conversation is None or row.conversation == conversation][:limit]
+
+    def documents_of(
+        self, scope: str, owner: int, kind: str | None, retired: bool, after: int, limit: int
+    ) -> list[bytes]:
+        rows = [row for row in self.documents.by_id() if (row.scope, row.owner) == (scope, owner) and row.id > after]
+        if kind is not None:
+            rows = [row for row in rows if row.kind == kind]
+        return [row.body for row in rows if retired or not row.retired][:limit]
+
+    # -- writes
+
     def conflict(self, writes: Iterable[Write]) -> str | None:
         """Why these writes cannot all be kept, in their order, or None. Changes nothing."""
-        holders: dict[Name, int | None] = {}  # what the writes so far would change
-        names: dict[tuple[str, int], Name | None] = {}
-        entries: dict[int, None] = {}
-        for write in writes:
-            if isinstance(write, PutEntry):
-                if write.id in self.entries.rows or write.id in entries:
-                    return f"entry {write.id} exists already"
-                entries[write.id] = None
-                continue
-            match write:
-                case PutConversation():
-                    table, name = "conversation", name_of(write)
-                case PutSubmission():
-                    table, name = "submission", name_of(write)
-                case PutDocument():
-                    table, name = "document", name_of(write)
-                case Remove(table="conversation" | "submission" | "document"):
-                    table, name = write.table, None
-                case _:
-                    continue
-            id = cast(int, write.id)
-            holder = None if name is None else holders.get(name, self._holders.get(name))
-            if holder not in (None, id):
-                return f"{table} {holder} is called {(name or ())[1:]} already"
-            before = names[table, id] if (table, id) in names else name_of(self._named(table).get(id))
-            if before is not None:
-                holders[before] = None
-            if name is not None:
-                holders[name] = id
-            names[table, id] = name
-        return None
+        return Tip(self).admit(writes)
 
     def apply(self, batch: Batch) -> None:
         """Keep a batch that has no conflict."""
         for write in batch.writes:
-            self._write(write, batch.seq)
+            self.put(write, batch.seq)
         self.head = batch.seq
         self._next_id = batch.next_id
         self._commits[0][batch.commit_id] = batch.seq
 
-    def _write(self, write: Write, seq: Seq) -> None:
+    def put(self, write: Write, seq: Seq) -> None:
+        """Keep one write, as of a commit."""
         match write:
             case PutEntry():
                 self.entries.put(write)
@@ -159,7 +179,7 @@ class MemorySession:
         if table == "task":
             self.tasks.remove(id)
             return
-        self._rename(self._named(table).get(id), None)
+        self._rename(self.named(table).get(id), None)
         if table == "conversation":
             self.conversations.rows.pop(id, None)
         elif table == "submission":
@@ -168,7 +188,8 @@ class MemorySession:
             self.documents.rows.pop(id, None)
             self.versions.remove(id)
 
-    def _named(self, table: str) -> Mapping[int, Named]:
+    def named(self, table: str) -> Mapping[int, Named]:
+        """The rows of a table whose rows may have names."""
         if table == "conversation":
             return self.conversations.rows
         return self.submissions.rows if table == "submission" else self.documents.rows
@@ -179,3 +200,79 @@ class MemorySession:
             del self._holders[old]
         if new is not None and after is not None:
             self._holders[new] = after.id
+
+
+class Tip:
+    """What the names of a session will be once the writes that were admitted are applied."""
+
+    def __init__(self, session: MemorySession) -> None:
+        self._session = session
+        self._holders: dict[Name, int | None] = {}
+        self._names: dict[tuple[str, int], Name | None] = {}
+        self._entries: dict[int, None] = {}
+
+    def admit(self, writes: Iterable[Write]) -> str | None:
+        """Why these writes, after those before them, cannot all be kept, in their order; None where they can.
+
+        What is refused leaves the tip as it was.
+        """
+        mine = _Layer(self._holders, self._names)
+        for write in writes:
+            conflict = self._add(mine, write)
+            if conflict is not None:
+                return conflict
+        self._holders.update(mine.holders)
+        self._names.update(mine.names)
+        self._entries.update(mine.entries)
+        return None
+
+    def _add(self, mine: _Layer, write: Write) -> str | None:
+        match write:
+            case PutEntry():
+                if write.id in self._session.entries.rows or write.id in self._entries or write.id in mine.entries:
+                    return f"entry {write.id} exists already"
+                mine.entries[write.id] = None
+                return None
+            case PutConversation():
+                table, name = "conversation", name_of(write)
+            case PutSubmission():
+                table, name = "submission", name_of(write)
+            case PutDocument():
+                table, name = "document", name_of(write)
+            case Remove(table="conversation" | "submission" | "document"):
+                table, name = write.table, None
+            case _:
+                return None
+        id = cast(int, write.id)
+        holder = None if name is None else mine.holder(name, self._session)
+        if holder not in (None, id):
+            return f"{table} {holder} is called {(name or ())[1:]} already"
+        before = mine.name(table, id, self._session)
+        if before is not None:
+            mine.holders[before] = None
+        if name is not None:
+            mine.holders[name] = id
+        mine.names[table, id] = name
+        return None
+
+
+class _Layer:
+    """The changes of one batch, over those of the batches before it, over a session."""
+
+    def __init__(self, holders: dict[Name, int | None], names: dict[tuple[str, int], Name | None]) -> None:
+        self._below_holders, self._below_names = holders, names
+        self.holders: dict[Name, int | None] = {}
+        self.names: dict[tuple[str, int], Name | None] = {}
+        self.entries: dict[int, None] = {}
+
+    def holder(self, name: Name, session: MemorySession) -> int | None:
+        for layer in (self.holders, self._below_holders):
+            if name in layer:
+                return layer[name]
+        return session.holder(*name)
+
+    def name(self, table: str, id: int, session: MemorySession) -> Name | None:
+        for layer in (self.names, self._below_names):
+            if (table, id) in layer:
+                return layer[table, id]
+        return name_of(session.named(table).get(id))

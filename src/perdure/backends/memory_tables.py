@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Iterable
-from typing import Generic, TypeVar
+from collections.abc import Iterable, Iterator
+from typing import Generic, Literal, TypeVar
 
 from perdure.records import Seq
 from perdure.storage import DocumentValue, PutConversation, PutDocument, PutEntry, PutSubmission, PutTask
@@ -119,6 +119,13 @@ class Versions:
         self._bases.pop(document, None)
         self._deltas.pop(document, None)
 
+    def all(self) -> Iterator[tuple[Literal["base", "delta"], int, Seq, bytes]]:
+        """(what, document, commit, body), in order within each document."""
+        for document, bases in self._bases.items():
+            yield from (("base", document, seq, body) for seq, body in bases)
+        for document, deltas in self._deltas.items():
+            yield from (("delta", document, seq, body) for seq, body in deltas)
+
     def value(self, document: int, at: Seq | None) -> DocumentValue | None:
         bases = [base for base in self._bases.get(document, []) if at is None or base[0] <= at]
         if not bases:
@@ -143,6 +150,11 @@ class Items:
 
     def remove(self, id: str) -> None:
         self._rows.pop(id, None)
+
+    def all(self) -> Iterator[tuple[str, bytes, Seq | None]]:
+        """(id, body, the commit that took it)."""
+        for id, (body, seq) in self._rows.items():
+            yield id, body, seq
 
     def body(self, id: str) -> bytes | None:
         return self._rows[id][0] if id in self._rows else None
