@@ -11,6 +11,7 @@ from perdure.schema import Schema
 ADAPTERS: Mapping[str, tuple[str, str]] = {
     "storage:memory": ("perdure.backends.memory", "MemoryStorage"),
     "storage:sqlite": ("perdure.backends.sqlite", "open_sqlite"),
+    "storage:jsonl": ("perdure.backends.jsonl", "open_jsonl"),
     "storage-check": ("perdure.backends.sqlite_check", "check"),
     "storage-backup": ("perdure.backends.sqlite_backup", "backup"),
     "model:demo": ("perdure.providers.demo", "open_model"),

@@ -148,7 +148,7 @@ async def store(
     directory: str | None = None,
     **options: Any,
 ) -> AsyncGenerator[Store]:
-    """Open a store: `"memory:"`, or the path of an SQLite file. Options are those of `perdure.open`.
+    """Open a store: `"memory:"`, the path of an SQLite file, or `"jsonl:DIRECTORY"`. Options: see `perdure.open`.
 
     The modes `read` and `hand-in` make no file and claim no session: see `Store.look` and `Store.hand_in`.
     """
@@ -192,12 +192,13 @@ async def open_storage(
             )
         found: Storage = adapter("storage:memory")(clock=clock)
         return found
-    path = rest.removeprefix("//") if scheme == "sqlite" else url
-    if scheme in ("postgresql", "postgres", "jsonl") and rest:
+    backend = scheme if scheme in ("sqlite", "jsonl") else "sqlite"
+    path = rest.removeprefix("//") if scheme == backend else url
+    if scheme in ("postgresql", "postgres") and rest:
         raise UsageError(f"store {url!r}: there is no {scheme} backend in this version; use a file path, or memory:")
     if not path:
-        raise UsageError(f"store {url!r} names no file: give a path, or memory:")
-    opened: Storage = await adapter("storage:sqlite")(
+        raise UsageError(f"store {url!r} names no {'directory' if backend == 'jsonl' else 'file'}: give a path")
+    opened: Storage = await adapter(f"storage:{backend}")(
         path, clock=clock, telemetry=telemetry, durability=durability, mode=mode
     )
     return opened

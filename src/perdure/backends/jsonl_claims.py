@@ -14,7 +14,7 @@ from perdure.backends.jsonl_disk import Disk, append_all, failed, full, is_full
 from perdure.backends.jsonl_format import Batch, Draft
 from perdure.backends.jsonl_lines import FORMAT, ClaimMark, File, Place
 from perdure.backends.jsonl_locks import locked
-from perdure.backends.jsonl_places import LOCK
+from perdure.backends.jsonl_places import LOCK, PART
 from perdure.backends.jsonl_reading import check_tail
 from perdure.backends.jsonl_session import JsonlSession
 from perdure.backends.workers import Workers, owned
@@ -59,6 +59,7 @@ def claim(
 
 def _remove_undecided(session: JsonlSession, disk: Disk) -> None:
     """A file that somebody began and did not live to write its first batch in means nothing."""
+    disk.remove(session.directory / PART)
     left = session.path(session.number + 1)
     if session.number and not session.end:
         left = session.path(session.number)

@@ -7,7 +7,7 @@ import binascii
 import struct
 import zlib
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 from msgspec import Raw
@@ -27,7 +27,6 @@ from perdure.backends.jsonl_lines import (
     SubmissionLine,
     TakenLine,
     TaskLine,
-    WithBody,
 )
 from perdure.records import ConversationId, DocumentId, EntryId, SubmissionId, TaskId
 from perdure.storage import (
@@ -53,15 +52,19 @@ _json = msgspec.json.Decoder()
 #: index, whose tables keep bytes and do not ask what they mean.
 _REFERENCE = struct.Struct("<IQI?")
 _BLANK = b" \t\r\n"
+_GONE = Raw()
 
 
 def reference_to(line: AnyLine, file: int, end: int) -> bytes:
-    """The reference to the body of a line whose LF is at `end`; empty for one without a body."""
+    """The reference to the body of a line whose LF is at `end`, empty for one without a body.
+
+    The line lets go of the body itself: an index of many lines must not hold them all.
+    """
     if not isinstance(line, Body):
         return b""
-    with_body = cast(WithBody, line)
-    length = len(memoryview(with_body.body))
-    return _REFERENCE.pack(file, end - 1 - length, length, with_body.b64)
+    length = len(memoryview(line.body))
+    msgspec.structs.force_setattr(line, "body", _GONE)
+    return _REFERENCE.pack(file, end - 1 - length, length, line.b64)
 
 
 def dereferenced(found: bytes) -> tuple[int, int, int, bool]:
@@ -183,10 +186,22 @@ class Draft:
         #: Where the batch that is being written begins in `data`, and its records.
         self._begin = 0
         self._lines: list[tuple[AnyLine, bytes]] = []
+        #: Of what was drained: its length, and that and the checksum of its part of the batch.
+        self._drained = self._drained_of_batch = self._crc = 0
 
     @property
     def end(self) -> int:
-        return self.start + len(self.data)
+        return self.start + self._drained + len(self.data)
+
+    def drain(self) -> bytes:
+        """What can be written already."""
+        given = bytes(self.data)
+        self._crc = zlib.crc32(memoryview(given)[self._begin :], self._crc)
+        self._drained_of_batch += len(given) - self._begin
+        self._drained += len(given)
+        self._begin = 0
+        self.data.clear()
+        return given
 
     def add(self, line: AnyLine, text: bytes | None = None) -> bytes:
         """Add a record, encoded before or here. The reference to its body, empty where it has none."""
@@ -199,13 +214,15 @@ class Draft:
 
     def seal(self, kind: type[Mark], *, synced: int, **fields: Any) -> Batch:
         """End the batch with its mark."""
-        size = len(self.data) - self._begin
+        size = self._drained_of_batch + len(self.data) - self._begin
         made: Any = kind
         mark = made(**fields, bytes=size, synced=synced, crc="")
         self.data += encode_line(mark)[:-2]
-        crc = zlib.crc32(memoryview(self.data)[self._begin :])
+        with memoryview(self.data) as data:
+            crc = zlib.crc32(data[self._begin :], self._crc)
         self.data += b'%08x"}\n' % crc
         self._begin = len(self.data)
+        self._drained_of_batch = self._crc = 0
         batch, self._lines = Batch(self._lines, mark), []
         return batch
 

@@ -7,7 +7,7 @@ owner's own file. Items are numbered, so that a removal says which of several it
 from __future__ import annotations
 
 import os
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -130,6 +130,35 @@ class InboundFile:
                 disk.sync(descriptor)
             except OSError as error:
                 raise failed(self.path, error) from error
+
+
+def replace(
+    inbound: InboundFile,
+    index: Index,
+    key: str,
+    bodies: Callable[[Iterable[bytes]], list[bytes]],
+    part: Path,
+    disk: Disk,
+) -> None:
+    """Make a new file of the items that nobody took. The file's lock is held. Raises OSError."""
+    inbound.refresh(index)
+    waiting = index.waiting()
+    draft = Draft(0, 0)
+    draft.add(File(format=FORMAT, session=key, number=0))
+    for n, id, found in waiting:
+        b64, text = raw(bodies([found])[0])
+        draft.add(ItemLine(n=n, id=id, b64=b64, body=text))
+    draft.seal(HandedInMark, next=index.next_item, synced=0)
+    disk.remove(part)
+    descriptor = disk.create(part)
+    try:
+        append_all(disk, descriptor, bytes(draft.data))
+        disk.sync(descriptor)
+    finally:
+        os.close(descriptor)
+    disk.rename(part, inbound.path)
+    disk.sync_directory(part.parent)
+    index.forget_gone()
 
 
 @contextmanager

@@ -28,6 +28,9 @@ from perdure.records import DocumentId, Seq
 from perdure.storage import Batch as Commit
 from perdure.storage import Opened, PutBase, PutDelta, TakeInbound, Worker, Write
 
+#: A row of everything that a session holds.
+Row = Write | KnownLine | RemoveLine
+
 
 class Disordered(Exception):
     """A batch that cannot follow those before it."""
@@ -74,6 +77,15 @@ class Index:
         """Up to which number a removal of this inbound item reaches."""
         return self._numbers.get(id, self._gone.get(id, 0))
 
+    def waiting(self) -> list[tuple[int, str, bytes]]:
+        """(number, id, body) of the inbound items that nobody took, in their order."""
+        items = ((id, body) for id, body, taken in self.session.inbound.all() if taken is None)
+        return sorted((self._numbers[id], id, body) for id, body in items)
+
+    def forget_gone(self) -> None:
+        """Of removed items none is left in the inbound file."""
+        self._gone.clear()
+
     def _commit(self, batch: Batch, mark: CommitMark) -> None:
         if mark.seq != self.session.head + 1:
             raise Disordered(f"commit {mark.seq} stands behind commit {self.session.head}")
@@ -97,7 +109,7 @@ class Index:
 
     # -- everything at once
 
-    def everything(self) -> Iterator[tuple[Write | KnownLine | RemoveLine, Seq | None]]:
+    def everything(self) -> Iterator[tuple[Row, Seq | None]]:
         """All that commits have put and that is not gone, and as of which commit, where that matters."""
         session = self.session
         for rows in (session.conversations, session.entries, session.tasks, session.submissions, session.documents):
@@ -114,7 +126,7 @@ class Index:
         for ago, commit, seq in session.known_commits():
             yield KnownLine(commit=commit.hex(), seq=seq, ago=ago), None
 
-    def line_of(self, row: Write | KnownLine | RemoveLine, at: Seq | None) -> AnyLine:
+    def line_of(self, row: Row, at: Seq | None) -> AnyLine:
         """The line of a row of `everything`, once its body is there."""
         return row if isinstance(row, KnownLine | RemoveLine) else line_of(row, self.through, at=at)
 

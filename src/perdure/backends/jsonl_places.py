@@ -22,6 +22,8 @@ CHANGES = "changes"
 WORKERS = "workers"
 SESSIONS = "sessions"
 LOCK = "lock"
+#: A file that is being written, to become another one.
+PART = "part"
 INBOUND = "inbound.jsonl"
 
 _PLAIN = re.compile(rb"[a-z0-9_.-]")

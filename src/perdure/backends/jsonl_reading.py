@@ -6,11 +6,11 @@ import os
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from perdure.backends.jsonl_disk import corrupt
 from perdure.backends.jsonl_format import Batch, checks, reference_to
-from perdure.backends.jsonl_lines import FORMAT, AnyLine, AnyMark, File, Mark, decode_line
+from perdure.backends.jsonl_lines import FORMAT, AnyLine, File, Mark, decode_line
 from perdure.errors import SchemaTooNew
 
 CHUNK = 1 << 20
@@ -39,7 +39,7 @@ class Reading:
             line = decode_line(text)
             if isinstance(line, File) and line.format > FORMAT:
                 raise too_new(self.path, line.format)
-            if line is None or (isinstance(line, Mark) and not checks(cast(AnyMark, line), text, crc, size)):
+            if line is None or (isinstance(line, Mark) and not checks(line, text, crc, size)):
                 self.torn = True
                 return
             if not isinstance(line, Mark):
@@ -47,10 +47,9 @@ class Reading:
                 crc = zlib.crc32(b"\n", zlib.crc32(text, crc))
                 size += len(text) + 1
                 continue
-            mark = cast(AnyMark, line)
-            held.append(Batch(lines, mark))
+            held.append(Batch(lines, line))
             lines, crc, size = [], 0, 0
-            if not mark.more:
+            if not line.more:
                 self.end = at + len(text) + 1
                 yield from held
                 held = []

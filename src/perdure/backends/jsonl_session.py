@@ -155,6 +155,11 @@ class JsonlSession:
         """The newest file's."""
         return self._files[self.number]
 
+    @property
+    def files(self) -> int:
+        """How many hold what the index refers to."""
+        return len(self._files)
+
     def path(self, number: int) -> Path:
         return self.directory / file_name(number)
 

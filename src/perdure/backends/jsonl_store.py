@@ -12,6 +12,7 @@ from typing import Any, Literal, TypeVar, cast
 
 from perdure.backends import jsonl_claims
 from perdure.backends.jsonl_appending import Appending
+from perdure.backends.jsonl_compaction import tidy
 from perdure.backends.jsonl_disk import Disk, opening_failed, reading_failed
 from perdure.backends.jsonl_inbound import opened
 from perdure.backends.jsonl_places import CHANGES, INBOUND, SESSIONS, WORKERS, key_of, name_of
@@ -144,6 +145,11 @@ class JsonlStore:
         failure = appending.flush(tell)
         if failure is not None:
             self._failed(failure)
+            return
+        try:
+            tidy(appending.session, self.disk)
+        except PerdureError as error:  # nobody waits for it; what is in doubt is told to whoever comes next
+            self._failed(error)
 
     def _hand_in(self, key: str, waiting: list[tuple[asyncio.Future[Any], HandIn]]) -> None:
         session = self.session(key)

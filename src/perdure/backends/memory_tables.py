@@ -122,9 +122,11 @@ class Versions:
     def all(self) -> Iterator[tuple[Literal["base", "delta"], int, Seq, bytes]]:
         """(what, document, commit, body), in order within each document."""
         for document, bases in self._bases.items():
-            yield from (("base", document, seq, body) for seq, body in bases)
+            for seq, body in bases:
+                yield "base", document, seq, body
         for document, deltas in self._deltas.items():
-            yield from (("delta", document, seq, body) for seq, body in deltas)
+            for seq, body in deltas:
+                yield "delta", document, seq, body
 
     def value(self, document: int, at: Seq | None) -> DocumentValue | None:
         bases = [base for base in self._bases.get(document, []) if at is None or base[0] <= at]

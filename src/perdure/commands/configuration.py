@@ -219,8 +219,9 @@ def _path(text: str, start: Path | None) -> str:
     """A path, from where the project's file is; what names no path is as it was."""
     if text == "memory:" or "://" in text:
         return text
-    text = os.path.expanduser(text.removeprefix("sqlite:"))
-    return text if start is None else os.path.normpath(start / text)
+    scheme = "jsonl:" if text.startswith("jsonl:") else ""
+    text = os.path.expanduser(text.removeprefix("sqlite:").removeprefix("jsonl:"))
+    return scheme + (text if start is None else os.path.normpath(start / text))
 
 
 def _reserved(row: Setting, value: Any, path: Path, *, trusted: bool) -> str | None:
@@ -230,7 +231,7 @@ def _reserved(row: Setting, value: Any, path: Path, *, trusted: bool) -> str | N
     if row.reach == "any" or trusted or value == "memory:":
         return None
     if row.reach == "inside":
-        inside = "://" not in value and Path(os.path.realpath(value)).is_relative_to(path.parent)
+        inside = "://" not in value and Path(os.path.realpath(value.removeprefix("jsonl:"))).is_relative_to(path.parent)
         return None if inside else f"may only name a path below {path.parent} there{_trusting(path)}"
     if row.reach == "served" and "://" not in value:
         return None

@@ -28,6 +28,7 @@ import msgspec
 
 from perdure.errors import PerdureError, UsageError
 from perdure.telemetry import Telemetry
+from perdure.testing.disks import CrashingDisk, PowerLossDisk
 from perdure.testing.processes import Exit, run_child
 from perdure.testing.vfs import Action, CrashingVFS, Keep, On, PowerLossVFS, kill_self
 
@@ -116,22 +117,49 @@ def install_from_environment(
     A point at an event needs the `telemetry` that the event will be emitted on.
     At a write or sync, the other threads of the child go on for a `breath` before its end, in seconds.
     """
+    asked = _asked(telemetry, environment)
+    if asked is None:
+        return None
+    if isinstance(asked, str):
+        return _installed_as(CrashingVFS(VFS_NAME, tally=asked))
+    at = None if asked.io is None else asked.at
+    if asked.keep is None:
+        vfs = CrashingVFS(VFS_NAME, at=at, on=asked.io or "write", action=_plain(asked), breath=breath)
+    else:
+        vfs = PowerLossVFS(VFS_NAME, at=at, on=asked.io or "write", keep=asked.keep, seed=asked.seed, breath=breath)
+    if asked.io is None and telemetry is not None:
+        kill_at(telemetry, asked.on, asked.at, vfs.lose_power if isinstance(vfs, PowerLossVFS) else kill_self)
+    return _installed_as(vfs)
+
+
+def disk_from_environment(
+    telemetry: Telemetry | None = None, environment: Mapping[str, str] | None = None, *, breath: float = 0.0
+) -> CrashingDisk | None:
+    """The same for a JSONL store: the disk to open it with, None for the usual one."""
+    asked = _asked(telemetry, environment)
+    if asked is None or isinstance(asked, str):
+        return None if asked is None else CrashingDisk(tally=asked)
+    at = None if asked.io is None else asked.at
+    if asked.keep is None:
+        disk = CrashingDisk(at=at, on=asked.io or "write", action=_plain(asked), breath=breath)
+    else:
+        disk = PowerLossDisk(at=at, on=asked.io or "write", keep=asked.keep, seed=asked.seed, breath=breath)
+    if asked.io is None and telemetry is not None:
+        kill_at(telemetry, asked.on, asked.at, disk.lose_power if isinstance(disk, PowerLossDisk) else kill_self)
+    return disk
+
+
+def _asked(telemetry: Telemetry | None, environment: Mapping[str, str] | None) -> Point | str | None:
+    """Where to end; or the path for the counts; or nothing."""
     text = (os.environ if environment is None else environment).get(VARIABLE)
     if not text:
         return None
     if text.startswith("count:"):
-        return _installed_as(CrashingVFS(VFS_NAME, tally=text.removeprefix("count:")))
+        return text.removeprefix("count:")
     point = parse_point(text)
     if point.io is None and telemetry is None:
         raise UsageError(f"{VARIABLE}={text}: an event was asked for, but no telemetry was given to wait for it on")
-    at = None if point.io is None else point.at
-    if point.keep is None:
-        vfs = CrashingVFS(VFS_NAME, at=at, on=point.io or "write", action=_plain(point), breath=breath)
-    else:
-        vfs = PowerLossVFS(VFS_NAME, at=at, on=point.io or "write", keep=point.keep, seed=point.seed, breath=breath)
-    if point.io is None and telemetry is not None:
-        kill_at(telemetry, point.on, point.at, vfs.lose_power if isinstance(vfs, PowerLossVFS) else kill_self)
-    return _installed_as(vfs)
+    return point
 
 
 def kill_at(telemetry: Telemetry, event: str, n: int = 1, action: Callable[[], object] = kill_self) -> None:
@@ -210,6 +238,7 @@ __all__ = [
     "Counts",
     "Point",
     "count_points",
+    "disk_from_environment",
     "for_each_point",
     "install_from_environment",
     "kill_at",

@@ -19,25 +19,29 @@ import time
 import traceback
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
 from perdure.app.opening import store
+from perdure.backends.jsonl import open_jsonl
 from perdure.backends.sqlite import open_sqlite
-from perdure.clock import SystemClock
+from perdure.clock import Clock, SystemClock
 from perdure.errors import PerdureError
 from perdure.sandboxes.local import LocalSandbox
+from perdure.storage import Storage
 from perdure.telemetry import Telemetry
-from perdure.testing.crash import VARIABLE, Counts, install_from_environment
+from perdure.testing.crash import VARIABLE, Counts, disk_from_environment, install_from_environment
 from perdure.testing.processes import Child, Exit, descendants
 from perdure.testing.scenario.cast import Numbers, Stage, model_of, registry_of
 from perdure.testing.scenario.client import SESSION, live
+from perdure.testing.scenario.lines import RawLines
 from perdure.testing.scenario.notes import Notes
-from perdure.testing.scenario.stored import RawStore
+from perdure.testing.scenario.stored import RawStore, copied
 
 #: What a life works on in its directory, and what it leaves there for the parent.
 STORE = "store.db"
+LINES = "store"
 NOTES = "notes"
 DIGEST = "digest"
 #: Whoever was told too early that something is durable has so long to pass it on, in seconds.
@@ -56,6 +60,7 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     life: int = 1
     point: str = ""  #: as in `crash.VARIABLE`
     durability: str = "power"
+    backend: str = "sqlite"
     idle: int = 0
     take_over: bool = False
     timeout: float = 60.0
@@ -173,7 +178,7 @@ def _live(order: Order, stderr: Path) -> None:
         os.dup2(1, 2)
         asyncio.run(_work(order))
         if order.idle:
-            with RawStore(Path(order.directory, STORE)) as raw:
+            with raw_store(Path(order.directory), order.backend) as raw:
                 Path(order.directory, DIGEST).write_text(raw.digest())
             asyncio.run(_idle(order))
         code = 0
@@ -186,9 +191,7 @@ def _live(order: Order, stderr: Path) -> None:
 
 async def _work(order: Order) -> None:
     directory, clock, telemetry = Path(order.directory), SystemClock(), Telemetry()
-    vfs = install_from_environment(telemetry, breath=BREATH)
-    durability: Any = order.durability
-    storage = await open_sqlite(directory / STORE, clock=clock, durability=durability, vfs=vfs, telemetry=telemetry)
+    storage = await _open(order, clock, telemetry)
     try:
         await live(
             storage,
@@ -204,6 +207,23 @@ async def _work(order: Order) -> None:
         await storage.close()
 
 
+async def _open(order: Order, clock: Clock, telemetry: Telemetry | None) -> Storage:
+    """The store of a life. With `telemetry` it is disturbed where the environment says."""
+    place, durability = Path(order.directory), cast(Any, order.durability)
+    if order.backend == "jsonl":
+        disk = None if telemetry is None else disk_from_environment(telemetry, breath=BREATH)
+        return await open_jsonl(place / LINES, clock=clock, durability=durability, disk=disk)
+    vfs = None if telemetry is None else install_from_environment(telemetry, breath=BREATH)
+    return await open_sqlite(place / STORE, clock=clock, durability=durability, vfs=vfs, telemetry=telemetry)
+
+
+def raw_store(directory: Path, backend: str, aside: Path | None = None) -> RawStore | RawLines:
+    """What the store in a directory holds, beside the product; of a copy in `aside`, where that is given."""
+    if backend == "jsonl":
+        return RawLines(directory / LINES)
+    return RawStore(directory / STORE if aside is None else copied(directory / STORE, aside))
+
+
 async def _idle(order: Order) -> None:
     """Open and close: whatever a recovery had to do was done by the one before."""
     directory, clock, telemetry = Path(order.directory), SystemClock(), Telemetry()
@@ -216,7 +236,7 @@ async def _idle(order: Order) -> None:
         lingering=asyncio.Event(),
     )
     for _ in range(order.idle):
-        storage = await open_sqlite(directory / STORE, clock=clock)
+        storage = await _open(order, clock, None)
         async with store(storage, clock=clock, telemetry=telemetry) as opened:
             options: dict[str, Any] = {"registry": registry_of(stage), "model": model_of(stage), "schema": Numbers()}
             async with opened.session(SESSION, **options) as session:

@@ -13,9 +13,8 @@ from perdure.errors import PerdureError
 from perdure.testing.crash import Point
 from perdure.testing.processes import Exit
 from perdure.testing.scenario.judge import after_crash, at_end
-from perdure.testing.scenario.kennel import DIGEST, NOTES, STORE, Kennel
+from perdure.testing.scenario.kennel import DIGEST, NOTES, Kennel, raw_store
 from perdure.testing.scenario.notes import Notes
-from perdure.testing.scenario.stored import RawStore, copied
 
 #: How many undisturbed lives a run may take to its end.
 MOST_LIVES = 3
@@ -41,6 +40,7 @@ def undergo(kennel: Kennel, directory: Path, variant: str, points: Sequence[Poin
     Raises Broken, and keeps the directory then.
     """
     directory.mkdir()
+    backend = how.get("backend", "sqlite")
     lives, hits = 0, 0
     exit = Exit(code=None, signal=None, stdout="", stderr="")
     for point in points:
@@ -50,7 +50,7 @@ def undergo(kennel: Kennel, directory: Path, variant: str, points: Sequence[Poin
         hits += fails or exit.killed
         if not exit.killed and exit.code != 0 and not (fails and exit.code == 1):
             raise _broken(directory, variant, points, [f"with {point} it ended by itself: {exit}"])
-        _check(directory, variant, points, exit, over=False)
+        _check(directory, variant, points, exit, backend, over=False)
     for _ in range(MOST_LIVES):
         lives += 1
         exit = kennel.run(directory, variant, life=lives, idle=2, **how)
@@ -58,16 +58,18 @@ def undergo(kennel: Kennel, directory: Path, variant: str, points: Sequence[Poin
             break
     else:
         raise _broken(directory, variant, points, [f"it never came to its end: {exit}"])
-    rows = _check(directory, variant, points, exit, over=True)
+    rows = _check(directory, variant, points, exit, backend, over=True)
     shutil.rmtree(directory)
     return Survived(hits=hits, rows=rows)
 
 
-def _check(directory: Path, variant: str, points: Sequence[Point], exit: Exit, *, over: bool) -> dict[str, list[Any]]:
+def _check(
+    directory: Path, variant: str, points: Sequence[Point], exit: Exit, backend: str, *, over: bool
+) -> dict[str, list[Any]]:
     notes = Notes(directory / NOTES)
     wrong = [f"processes were left behind: {exit.left}"] if exit.left else []
     try:
-        with RawStore(copied(directory / STORE, directory / "aside")) as raw:
+        with raw_store(directory, backend, directory / "aside") as raw:
             stored, digest, rows = raw.records(), raw.digest(), raw.without_times() if over else {}
     except AssertionError as damage:
         raise _broken(directory, variant, points, [*wrong, f"the database is damaged: {damage}"]) from damage

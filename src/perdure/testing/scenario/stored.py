@@ -30,7 +30,7 @@ from perdure.records import (
 from perdure.storage import Storage
 
 #: What a life changes even when it finds nothing to do: who owns the session, since when, under which epoch.
-_TABLES = ("conversation", "entry", "task", "submission", "document", "base", "delta", "inbound")
+TABLES = ("conversation", "entry", "task", "submission", "document", "base", "delta", "inbound")
 _TIMES = ("at", "ended")
 
 
@@ -98,13 +98,13 @@ class RawStore:
 
     def records(self) -> Stored:
         return stored_of(
-            **{table: self._bodies(table) for table in _TABLES if table not in ("document", "base", "delta")}
+            **{table: self._bodies(table) for table in TABLES if table not in ("document", "base", "delta")}
         )
 
     def digest(self) -> str:
         """Of everything that another opening must not change."""
         state = hashlib.blake2b(digest_size=16)
-        for table in _TABLES:
+        for table in TABLES:
             rows = [repr(row) for row in self._rows(f"SELECT * FROM {table}")]
             state.update(f"{table} {sorted(rows)}\n".encode())
         state.update(repr(self._rows("SELECT key, head, next_id FROM session")).encode())
@@ -113,7 +113,7 @@ class RawStore:
     def without_times(self) -> dict[str, list[Any]]:
         """All rows, without the times in them: what two runs of the same commits have in common."""
         found: dict[str, list[Any]] = {
-            table: sorted(map(_timeless, self._rows(f"SELECT * FROM {table}")), key=repr) for table in _TABLES
+            table: sorted(map(timeless, self._rows(f"SELECT * FROM {table}")), key=repr) for table in TABLES
         }
         return {**found, "session": self._rows("SELECT key, head, next_id FROM session")}
 
@@ -121,7 +121,8 @@ class RawStore:
         return [body for (body,) in self._rows(f"SELECT body FROM {table}")]
 
 
-def _timeless(row: tuple[Any, ...]) -> tuple[Any, ...]:
+def timeless(row: tuple[Any, ...]) -> tuple[Any, ...]:
+    """A row without the times in it."""
     return tuple(
         _dropped(decode_json(each)) if isinstance(each, bytes) else each for each in row if not isinstance(each, float)
     )
