@@ -77,14 +77,18 @@ class JsonlSession:
     def _start(self) -> bool:
         """Begin with the newest file that needs none before it. False where there is no file."""
         found = numbers(self.directory)
+        following = 0
         for number in reversed(found):
             begun = begins(self.path(number))
             if begun is not None and begun.after is None:
                 self._switch(number)
                 return True
-        if len(found) > 1 and numbers(self.directory) == found:
-            raise corrupt(self.directory, f"{file_name(found[0])} does not begin a session, and no other file does")
-        return len(found) > 1
+            following = number if begun is not None else following
+        if not following and len(found) < 2:
+            return False
+        if numbers(self.directory) == found:
+            raise corrupt(self.directory, f"{file_name(following or found[0])} does not begin a session, and none does")
+        return True
 
     def _advance(self, alone: bool) -> bool:
         """Read on in the present file, or go to the next one. True at the end."""

@@ -71,11 +71,11 @@ class RawLines:
     def _chain(self, directory: Path) -> Iterator[Counted]:
         """The batches that count, over all files."""
         files = [(path, list(_batches(path))) for path in sorted(directory.glob("0*.jsonl"))]
-        files = [(path, batches) for path, batches in files if batches]
+        files = [each for each in files if each[1]]
         for index, (_, batches) in enumerate(files):
             if batches[0][1][0][0].get("after") is None:
                 files[:index] = [(path, []) for path, _ in files[:index]]  # what begins with everything needs none
-        for (_, batches), (_, following) in zip(files, [*files[1:], (None, [])], strict=True):
+        for (_, batches), (_, following) in zip(files, [*files[1:], (directory, [])][: len(files)], strict=True):
             after = following[0][1][0][0]["after"]["bytes"] if batches and following else None
             for mark, lines in batches:
                 if after is None or mark["end"] <= after:
