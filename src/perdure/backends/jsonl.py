@@ -17,6 +17,7 @@ from typing import Literal
 
 import msgspec
 
+from perdure.backends.jsonl_compaction import SLACK
 from perdure.backends.jsonl_disk import Disk, append_all, opening_failed
 from perdure.backends.jsonl_lines import FORMAT
 from perdure.backends.jsonl_places import ABOUT, SESSIONS, WORKERS
@@ -46,18 +47,20 @@ async def open_jsonl(
     durability: Literal["process", "power"] = "power",
     mode: Literal["own", "look"] = "own",
     disk: Disk | None = None,
+    slack: int = SLACK,
     telemetry: Telemetry | None = None,
 ) -> JsonlStorage:
     """Open the directory of a store; "own" makes it if need be.
 
     "look" is for reading and handing in beside a live owner: it claims nothing and makes nothing.
+    The files of a session are rewritten when more than half of their bytes, and `slack` bytes more, are of no use.
     Raises NotFound (look), SchemaTooNew, StorageCorrupt, StorageFull or StorageRejected, with the path and the remedy.
     """
     name, disk = os.fspath(path), disk or Disk()
     loop, worker = asyncio.get_running_loop(), this_process(clock or SystemClock())
     try:
         where = await loop.run_in_executor(None, _look_around, name, disk, mode == "own")
-        store = JsonlStore(where, worker, disk, durability=durability, writable=mode == "own")
+        store = JsonlStore(where, worker, disk, durability=durability, writable=mode == "own", slack=slack)
         storage = JsonlStorage(store, durability=durability, mode=mode)
         if mode == "own":
             store.workers.enter(store.worker)

@@ -148,7 +148,11 @@ class Appending:
     def _append(self) -> tuple[list[Outcome], PerdureError | None]:
         session, draft = self.session, self._draft
         with session.lock:
-            if session.is_lost() or session.mine != self._mine:
+            try:
+                lost = session.is_lost() or session.mine != self._mine
+            except PerdureError as error:
+                return self._all(error), None  # nothing was written
+            if lost:
                 return self._taken_over(), None
             descriptor, path = session.descriptor, session.path(session.number)
         try:
@@ -161,7 +165,11 @@ class Appending:
         except OSError as error:
             return self._all(failed(path, error)), failed(path, error)
         with session.lock:
-            if session.is_lost() or session.mine != self._mine:
+            try:
+                lost = session.is_lost() or session.mine != self._mine
+            except PerdureError as error:
+                return self._all(self._unknown(error)), None
+            if lost:
                 return self._taken_over(), None
             for each in self._staged:
                 session.index.apply(each.batch)
@@ -195,8 +203,7 @@ class Appending:
                 index = session.index.session
                 kept = [each.commit is None or index.find_commit(each.commit.commit_id) for each in self._staged]
         except PerdureError as error:
-            lost = StorageUncertain(f"session {claim.session!r} was taken over, and how far is not known yet: {error}")
-            return self._all(lost)
+            return self._all(self._unknown(error))
         outcomes: list[Outcome] = []
         for each, seq in zip(self._staged, kept, strict=True):
             if each.commit is None:
@@ -206,6 +213,11 @@ class Appending:
             else:
                 outcomes.append(Seq(seq))
         return outcomes
+
+    def _unknown(self, error: PerdureError) -> StorageUncertain:
+        """The bytes are there, and whether they count is up to a claim that does not get on."""
+        self.session.mine = None
+        return StorageUncertain(f"session {self.session.key!r} is being taken over, and how far is not known: {error}")
 
     def _all(self, error: PerdureError) -> list[Outcome]:
         return [again(error) for _ in self._staged]

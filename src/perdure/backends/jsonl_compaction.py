@@ -23,7 +23,7 @@ from perdure.backends.jsonl_places import LOCK, PART, numbers
 from perdure.backends.jsonl_session import JsonlSession
 from perdure.storage import Remove, RemoveEntries
 
-#: Files are rewritten when they hold more than twice what is needed, and this much more.
+#: Files are rewritten when they hold more than twice what is needed, and so many bytes more.
 SLACK = 4 << 20
 #: Or when there are more than so many, one for each take-over.
 MOST_FILES = 16
@@ -33,7 +33,7 @@ COLUMNS = 80
 PIECE = 1 << 20
 
 
-def tidy(session: JsonlSession, disk: Disk) -> None:
+def tidy(session: JsonlSession, disk: Disk, slack: int) -> None:
     """Rewrite the files if that is worth it. Raises StorageFailed where it is not certain which of them are there.
 
     Where there is no space, or a claim goes on, everything stays as it is.
@@ -43,8 +43,8 @@ def tidy(session: JsonlSession, disk: Disk) -> None:
             return
         size = _size(session)
         needed = sum(COLUMNS + _length(row) for row, _ in session.index.everything())
-        session.tidy_at = max(2 * needed + SLACK, session.end + SLACK)
-        if size <= 2 * needed + SLACK and session.files <= MOST_FILES:
+        session.tidy_at = max(2 * needed + slack, session.end + slack)
+        if size <= 2 * needed + slack and session.files <= MOST_FILES:
             return
     with suppress(OSError):
         rewrite(session, disk)
@@ -70,7 +70,7 @@ def rewrite(session: JsonlSession, disk: Disk) -> None:
     part = session.directory / PART
     with locked(session.directory / LOCK):
         with session.lock:
-            if session.is_lost():
+            if session.is_lost(alone=True):
                 return
         disk.sync(session.descriptor)  # what the inbound file will not have must stand here for good
         with opened(session.inbound.path, disk), session.lock:
@@ -133,9 +133,9 @@ def _go_over(session: JsonlSession, number: int, descriptor: int, end: int, batc
     fresh = Index(session.key)
     fresh.apply(batch)
     with session.lock:
-        mine, tidy_at = session.mine, end + SLACK
+        mine = session.mine
         session.reset()
-        session.index, session.mine, session.tidy_at = fresh, mine, tidy_at
+        session.index, session.mine = fresh, mine
         session.use(number, descriptor)
         session.end = session.synced = end
         session.inbound.refresh(fresh)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Iterable
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 
 from perdure.backends.jsonl_disk import corrupt, open_to_append, open_to_read, reading_failed
@@ -56,10 +56,21 @@ class JsonlSession:
             self.follow()
         self.inbound.refresh(self.index)
 
-    def is_lost(self) -> bool:
-        """Whether somebody took over from this storage, which then knows that it owns nothing."""
-        if self.mine is not None and not os.path.lexists(self.path(self.number + 1)):
+    def is_lost(self, *, alone: bool = False) -> bool:
+        """Whether somebody took over from this storage, which then knows that it owns nothing.
+
+        A file that a claim began and did not live to finish is removed. `alone`: as for `follow`.
+        """
+        if self.mine is None:
+            return True
+        path = self.path(self.number + 1)
+        if not os.path.lexists(path):
             return False
+        if self._decided(path) is None:
+            with nullcontext() if alone else locked(self.directory / LOCK):
+                if self._decided(path) is None:
+                    path.unlink(missing_ok=True)
+                    return False
         self.mine = None
         return True
 

@@ -32,7 +32,14 @@ class JsonlStore:
     """Functions named `..._here` run on one of its threads."""
 
     def __init__(
-        self, path: Path, worker: Worker, disk: Disk, *, durability: Literal["process", "power"], writable: bool
+        self,
+        path: Path,
+        worker: Worker,
+        disk: Disk,
+        *,
+        durability: Literal["process", "power"],
+        writable: bool,
+        slack: int,
     ) -> None:
         self.path = path
         self.worker = worker
@@ -42,6 +49,7 @@ class JsonlStore:
         self.writer = Thread(f"perdure-writer {path}", self._carry_out_here)
         self._power = durability == "power"
         self._writable = writable
+        self._slack = slack
         self._sessions: dict[str, JsonlSession] = {}
         #: The file of hints, open; and how much of it this storage wrote.
         self._changes: int | None = None
@@ -147,7 +155,7 @@ class JsonlStore:
             self._failed(failure)
             return
         try:
-            tidy(appending.session, self.disk)
+            tidy(appending.session, self.disk, self._slack)
         except PerdureError as error:  # nobody waits for it; what is in doubt is told to whoever comes next
             self._failed(error)
 

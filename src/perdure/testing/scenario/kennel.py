@@ -42,6 +42,8 @@ from perdure.testing.scenario.stored import RawStore, copied
 #: What a life works on in its directory, and what it leaves there for the parent.
 STORE = "store.db"
 LINES = "store"
+#: So small that the files are rewritten while a life goes on.
+SLACK = 4000
 NOTES = "notes"
 DIGEST = "digest"
 #: Whoever was told too early that something is durable has so long to pass it on, in seconds.
@@ -212,7 +214,7 @@ async def _open(order: Order, clock: Clock, telemetry: Telemetry | None) -> Stor
     place, durability = Path(order.directory), cast(Any, order.durability)
     if order.backend == "jsonl":
         disk = None if telemetry is None else disk_from_environment(telemetry, breath=BREATH)
-        return await open_jsonl(place / LINES, clock=clock, durability=durability, disk=disk)
+        return await open_jsonl(place / LINES, clock=clock, durability=durability, disk=disk, slack=SLACK)
     vfs = None if telemetry is None else install_from_environment(telemetry, breath=BREATH)
     return await open_sqlite(place / STORE, clock=clock, durability=durability, vfs=vfs, telemetry=telemetry)
 
