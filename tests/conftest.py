@@ -129,10 +129,11 @@ class Kernel:
         await self.until(condition)
 
 
-@pytest.fixture(params=["memory", pytest.param("sqlite", marks=pytest.mark.slow)])
+@pytest.fixture(params=["memory", *(pytest.param(each, marks=pytest.mark.slow) for each in ("sqlite", "jsonl"))])
 async def kernel(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Kernel]:
     """On every backend."""
-    one = Kernel("memory:" if request.param == "memory" else str(tmp_path / "store.db"))
+    urls = {"memory": "memory:", "sqlite": str(tmp_path / "store.db"), "jsonl": f"jsonl:{tmp_path / 'store'}"}
+    one = Kernel(urls[request.param])
     yield one
     await one.close()
 

@@ -1,8 +1,8 @@
-"""SQLite against the memory reference, through sessions: the same calls give the same answers, ids, records and values.
+"""Stores on disk against the memory reference, through sessions: the same calls give the same answers, ids and values.
 
-Two sessions are told the same. Each call comes to rest before the next, and no two runs go on at once:
+A session of each backend is told the same. Each call comes to rest before the next, and no two runs go on at once:
 in which order their commits come would be left to chance.
-After reopenings and takeovers, and at the end, every record of both stores is compared.
+After reopenings and takeovers, and at the end, every record of the stores is compared.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import tempfile
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from perdure.app.opening import open_session
 from perdure.app.session import Session
+from perdure.backends.jsonl import open_jsonl
 from perdure.backends.memory import MemoryStorage
 from perdure.backends.sqlite import open_sqlite
 from perdure.deltas import plain
@@ -94,7 +96,8 @@ class Guests:
 class World:
     """One session on one backend, which can be opened again and taken over."""
 
-    def __init__(self, path: Path | None) -> None:
+    def __init__(self, path: Path | None = None, open_file: Callable[..., Awaitable[Any]] = open_sqlite) -> None:
+        self.open_file = open_file
         self.clock = ManualClock(start=1000.0)
         self.path = path
         self.memory = MemoryStorage(self.clock)
@@ -106,7 +109,7 @@ class World:
         if self.path is None:
             self.storage = self.memory = self.memory.reopened()
         else:
-            self.storage = await open_sqlite(self.path, clock=self.clock, durability="process")
+            self.storage = await self.open_file(self.path, clock=self.clock, durability="process")
         self.guests = Guests()
         self.session = await open_session(
             self.storage,
@@ -292,27 +295,30 @@ class Agreement(RuleBasedStateMachine):
     def begin(self) -> None:
         self._directory = tempfile.TemporaryDirectory()
         self._loop = asyncio.new_event_loop()
-        self.worlds = [World(None), World(Path(self._directory.name) / "store.db")]
-        self.both(lambda world: world.open())
-        self.both(lambda world: world.session.root())
+        directory = Path(self._directory.name)
+        rewriting = partial(open_jsonl, slack=2000)  # again and again, while the machine runs
+        self.worlds = [World(), World(directory / "store.db"), World(directory / "lines", rewriting)]
+        self.each(lambda world: world.open())
+        self.each(lambda world: world.session.root())
 
     def teardown(self) -> None:
         try:
             self.compare_everything()
-            self.both(lambda world: world.close())
+            self.each(lambda world: world.close())
         finally:
             self._loop.run_until_complete(self._loop.shutdown_asyncgens())
             self._loop.close()
             self._directory.cleanup()
 
-    def both(self, act: Callable[[World], Awaitable[Any]]) -> None:
+    def each(self, act: Callable[[World], Awaitable[Any]]) -> None:
         for world in self.worlds:
             self._loop.run_until_complete(act(world))
 
     def agree(self, act: Callable[[World], Awaitable[Any]]) -> Any:
-        """Do it in both worlds, one after the other; they give the same."""
-        reference, sqlite = (self._loop.run_until_complete(outcome(act, world)) for world in self.worlds)
-        assert sqlite == reference
+        """Do it in all worlds, one after the other; they give the same."""
+        reference, *others = (self._loop.run_until_complete(outcome(act, world)) for world in self.worlds)
+        for other in others:
+            assert other == reference
         return reference
 
     def compare_everything(self) -> None:
@@ -321,8 +327,9 @@ class Agreement(RuleBasedStateMachine):
 
     @invariant()
     def they_show_the_same(self) -> None:
-        reference, sqlite = (world.session.inspect() for world in self.worlds)
-        assert sqlite == reference
+        reference, *others = (world.session.inspect() for world in self.worlds)
+        for other in others:
+            assert other == reference
 
     # -- conversations and entries
 

@@ -436,6 +436,20 @@ async def test_an_owner_that_was_taken_over_rewrites_nothing(line: Line, path: P
     await second.close()
 
 
+@pytest.mark.invariant("J-5")
+async def test_an_owner_is_fenced_whose_successor_has_rewritten_the_files_meanwhile(line: Line, path: Path) -> None:
+    second = await open_jsonl(path, slack=0)
+    other = await claimed(second, take_over=True)
+    for n in range(20):
+        await other.commit(base(b'"%d %s"' % (n, b"x" * 900), prune=True), entry(20 + n))
+    assert not ({each.name for each in files_of(path)} & {"000001.jsonl", "000002.jsonl"})
+
+    with pytest.raises(Fenced):
+        await line.at(2, entry(99))
+    assert len(await line.storage.scan_entries("main", ONE)) == 21
+    await second.close()
+
+
 # -- inbound items
 
 

@@ -1,9 +1,9 @@
 """Claims: the next epoch of a session, written by the new owner alone.
 
-Under the session's lock, which no owner needs to append. Where the owner before is gone, the claim is the next batch of
-its file, whose torn end is cut off first. Where that owner lives and is taken over, even if it is stopped in the middle
-of a write, the claim begins a new file: from the moment that it exists, no write of the old owner is acknowledged
-before the old owner has read how much of its file counts.
+Under the session's lock, which no owner needs to append. Where the owner before gave the session back, the claim is the
+next batch of its file. Where it did not, a claim begins a new file: from the moment that this exists, no write of the
+old owner is acknowledged before it has read how much of its file counts. So what a stopped owner does later has no
+effect, and whether it lives only decides who has to say `take_over`, never what is kept.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from perdure.backends.jsonl_format import Batch, Draft
 from perdure.backends.jsonl_lines import FORMAT, ClaimMark, File, Place
 from perdure.backends.jsonl_locks import locked
 from perdure.backends.jsonl_places import LOCK, PART
-from perdure.backends.jsonl_reading import check_tail
 from perdure.backends.jsonl_session import JsonlSession
 from perdure.backends.workers import Workers, owned
 from perdure.errors import SessionOwned
@@ -43,10 +42,10 @@ def claim(
             raise SessionOwned(owned(session.key, path, worker, owner))
         try:
             _remove_undecided(session, disk)
-            if lives or not session.number:
-                _begin_file(session, worker, disk)
-            else:
+            if session.number and owner is None:
                 _go_on(session, worker, disk)
+            else:
+                _begin_file(session, worker, disk, mend=not lives)
         except OSError as error:
             session.reset()
             raise failed(session.directory, error) from error
@@ -69,8 +68,11 @@ def _remove_undecided(session: JsonlSession, disk: Disk) -> None:
         disk.sync_directory(session.directory)
 
 
-def _begin_file(session: JsonlSession, worker: Worker, disk: Disk) -> None:
-    """Take over in a new file. What the old one holds when the new one exists counts, and nothing later."""
+def _begin_file(session: JsonlSession, worker: Worker, disk: Disk, *, mend: bool) -> None:
+    """Claim in a new file. What the old one holds when the new one exists counts, and nothing later.
+
+    `mend`: nobody writes the old one any more, so what a crash tore at its end is cut off.
+    """
     number = session.number + 1
     path, draft = session.path(number), Draft(number, 0)
     try:
@@ -81,6 +83,8 @@ def _begin_file(session: JsonlSession, worker: Worker, disk: Disk) -> None:
         after = None
         if session.number:
             session.follow(alone=True)
+            if mend:
+                _cut_off(session, disk)
             disk.sync(session.descriptor)
             after = Place(session.number, session.end)
         draft.add(File(format=FORMAT, session=session.key, number=number, after=after))
@@ -99,12 +103,9 @@ def _begin_file(session: JsonlSession, worker: Worker, disk: Disk) -> None:
 
 
 def _go_on(session: JsonlSession, worker: Worker, disk: Disk) -> None:
-    """Claim in the file of an owner that is gone, or gave the session back."""
+    """Claim in the file of an owner that gave the session back; at its end may be what is left of another claim."""
     descriptor, path = session.descriptor, session.path(session.number)
-    size = os.fstat(descriptor).st_size
-    if size > session.end:
-        check_tail(descriptor, path, session.end, size)
-        disk.truncate(descriptor, session.end)
+    _cut_off(session, disk)
     disk.sync(descriptor)
     draft = Draft(session.number, session.end)
     try:
@@ -114,6 +115,12 @@ def _go_on(session: JsonlSession, worker: Worker, disk: Disk) -> None:
         disk.sync(descriptor)
         raise (full(path, error) if is_full(error) else error) from error
     _keep(session, draft, batch)
+
+
+def _cut_off(session: JsonlSession, disk: Disk) -> None:
+    """What stands behind the last whole batch; `follow` has seen that it is no damage."""
+    if os.fstat(session.descriptor).st_size > session.end:
+        disk.truncate(session.descriptor, session.end)
 
 
 def _append_claim(session: JsonlSession, worker: Worker, disk: Disk, draft: Draft, descriptor: int) -> Batch:

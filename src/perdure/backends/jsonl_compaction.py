@@ -91,7 +91,7 @@ def rewrite(session: JsonlSession, disk: Disk) -> None:
         except OSError as error:
             raise failed(session.path(number), error) from error
         _go_over(session, number, descriptor, end, batch)
-        for old in numbers(session.directory):
+        for old in numbers(session.directory):  # the lowest first: whoever holds it must not miss the next one
             if old < number:
                 disk.remove(session.path(old))
 

@@ -65,8 +65,9 @@ class JsonlSession:
             return True
         path = self.path(self.number + 1)
         if not os.path.lexists(path):
-            return False
-        if self._decided(path) is None:
+            if not self._is_replaced():
+                return False
+        elif self._decided(path) is None:
             with nullcontext() if alone else locked(self.directory / LOCK):
                 if self._decided(path) is None:
                     path.unlink(missing_ok=True)
@@ -116,11 +117,21 @@ class JsonlSession:
             if after is not None:
                 return self._go_on(after)
             # Left by somebody who died before it meant anything.
-        elif info.st_nlink == 0:
+        elif self._is_replaced():
             self.reset()
             return False
         self._apply(info.st_size)
         return True
+
+    def _is_replaced(self) -> bool:
+        """Whether the present file is gone, as all are when the session was rewritten, the lowest first.
+
+        To be asked after it was seen that there is no next one: that one might have come and gone.
+        """
+        try:
+            return os.stat(self.path(self.number)).st_ino != os.fstat(self.descriptor).st_ino
+        except FileNotFoundError:
+            return True
 
     def _go_on(self, after: File) -> bool:
         if after.after is None:

@@ -27,8 +27,8 @@ from perdure.storage import Worker
 SETUP_SECONDS = 30.0
 SETUP_TICK = 0.01
 
-#: Locks that this process holds. A forked child closes its copies, or the locks would outlive the parent.
-_held: dict[str, int] = {}
+#: Locks that this process holds, by their files. A forked child closes its copies, or they would outlive the parent.
+_held: dict[Path, int] = {}
 
 
 def _let_go_in_child() -> None:
@@ -59,7 +59,7 @@ class Workers:
             raise UsageError(
                 f"worker {worker.id} has {self._store} open already: give each storage a clock with a seed of its own"
             ) from None
-        _held[worker.id] = descriptor
+        _held[self._path(worker.id)] = descriptor
         os.pwrite(descriptor, msgspec.json.encode(worker) + b"\n", 0)
 
     def entered(self) -> list[Worker]:
@@ -72,7 +72,7 @@ class Workers:
 
     def leave(self, id: str) -> None:
         """Be gone. Leaving twice is leaving."""
-        descriptor = _held.pop(id, None)
+        descriptor = _held.pop(self._path(id), None)
         if descriptor is not None:
             self.forget(id)
             os.close(descriptor)
