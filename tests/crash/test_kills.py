@@ -3,6 +3,7 @@
 Each point is a run of real processes: one that dies there, then one that goes on to the end. What is left is judged
 after the crash and at the end, from the raw database and the notes of the outside world (`scenario.judge`).
 The full form takes every point, the short one all syncs and events, and a sample of the writes.
+On text files (JSONL) a run has a tenth of the writes, rewritings of the files among them; it is judged from its lines.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ class Survey:
 
     def chains(self, variant: str, chains: Iterable[list[Point]], **how: Any) -> int:
         """Several crashes of one run after another; how many of these runs were hit at all."""
-        rows = self.undisturbed(variant) if variant == "kernel" else None
+        rows = self.undisturbed(variant, how.get("backend", "sqlite")) if variant == "kernel" else None
         left, guard, ended = iter(chains), Lock(), Event()
 
         def next_chain() -> list[Point] | None:
@@ -81,11 +82,12 @@ class Survey:
         self._record("crash: kills and failures", sum(hits))
         return sum(map(bool, hits))
 
-    def undisturbed(self, variant: str) -> dict[str, list[Any]]:
+    def undisturbed(self, variant: str, backend: str) -> dict[str, list[Any]]:
         """The rows that a run without any crash leaves."""
-        if variant not in _undisturbed:
-            _undisturbed[variant] = undergo(self.kennels[0], self.place(), variant, []).rows
-        return _undisturbed[variant]
+        if (variant, backend) not in _undisturbed:
+            survived = undergo(self.kennels[0], self.place(), variant, [], backend=backend)
+            _undisturbed[variant, backend] = survived.rows
+        return _undisturbed[variant, backend]
 
     def sample(self, key: str, percent: int, first: int = 1, step: int = 1) -> Iterator[int]:
         """Numbers from `first` on: all of them, or in the short form so many of a hundred, which the key draws."""
@@ -95,7 +97,7 @@ class Survey:
                 yield number
 
 
-_undisturbed: dict[str, dict[str, list[Any]]] = {}
+_undisturbed: dict[tuple[str, str], dict[str, list[Any]]] = {}
 
 
 @pytest.fixture
@@ -284,3 +286,49 @@ def test_a_run_survives_a_power_loss_around_and_inside_every_effect(survey, vari
     for keep in ("drop", "any"):
         numbers = survey.sample(f"{variant} {keep} {event}", OTHERS)
         survey.run(variant, (Point(event, at, keep, seed=at) for at in numbers))
+
+
+# -- on text files ------------------------------------------------------------------------------
+
+
+def points_of(survey: Survey, key: str, on: str, actions: Sequence[Any], percent: int) -> Iterator[Point]:
+    """Each call with each action, one call after another; or a sample."""
+    for number in survey.sample(f"jsonl {key} {on}", percent, 0):
+        at, action = divmod(number, len(actions))
+        yield Point(on, at + 1, actions[action], seed=number)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_on_text_files_a_run_survives_a_kill_and_a_power_loss_at_every_write(survey, variant):
+    actions = ("before", "torn", "after", "drop", "prefix", "any")
+
+    survey.run(variant, points_of(survey, variant, "write", actions, WRITES), backend="jsonl")
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_on_text_files_a_run_survives_a_kill_and_a_power_loss_at_every_sync(survey, variant):
+    actions = ("before", "after", "drop", "any")
+
+    survey.run(variant, points_of(survey, variant, "sync", actions, WRITES), backend="jsonl")
+
+
+@pytest.mark.parametrize("on", ["write", "sync"])
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_on_text_files_a_run_survives_a_failure_of_every_write_and_sync(survey, variant, on):
+    counts = survey.kennels[0].count(survey.place(), variant, backend="jsonl")
+    last = counts.writes if on == "write" else counts.syncs
+
+    points = points_of(survey, f"failing {variant}", on, ("error", "full"), WRITES)
+    survey.run(variant, takewhile(lambda point: point.at <= last, points), backend="jsonl")
+
+
+@pytest.mark.parametrize("event", EVENTS)
+def test_on_text_files_a_run_survives_a_kill_around_and_inside_every_effect(survey, event):
+    survey.run("plain", points_of(survey, "plain", event, ("before", "any"), WRITES * 3), backend="jsonl")
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_on_text_files_without_syncs_of_its_commits_a_run_survives_kills_too(survey, variant):
+    points = points_of(survey, f"process {variant}", "write", ("torn",), WRITES * 2)
+
+    survey.run(variant, points, backend="jsonl", durability="process")

@@ -43,7 +43,7 @@ class Appending:
         self._disk = disk
         self._power = power
         with session.lock:
-            self._mine = None if session.is_lost() else session.mine
+            self._mine = session.mine
             index = session.index.session
             self._head = index.head
             self._tip = Tip(index)

@@ -233,6 +233,6 @@ def encode_line(line: AnyLine) -> bytes:
 
 
 def checks(mark: AnyMark, line: bytes, crc_of_lines: int, size: int) -> bool:
-    """Whether a mark fits the lines before it."""
-    crc = zlib.crc32(memoryview(line)[: -_HEX - 2], crc_of_lines)
+    """Whether a mark, a line with its LF, fits the lines before it."""
+    crc = zlib.crc32(memoryview(line)[: -_HEX - 3], crc_of_lines)
     return mark.bytes == size and mark.crc == f"{crc:08x}"

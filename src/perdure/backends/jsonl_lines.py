@@ -219,7 +219,7 @@ _decoder: msgspec.json.Decoder[Any] = msgspec.json.Decoder(AnyLine)
 
 
 def decode_line(line: bytes) -> AnyLine | None:
-    """A line without its LF; None where it is none of ours."""
+    """A line, with or without its LF; None where it is none of ours."""
     try:
         return cast(AnyLine, _decoder.decode(line))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

@@ -43,20 +43,20 @@ class Reading:
                 self.torn = True
                 return
             if not isinstance(line, Mark):
-                lines.append((line, reference_to(line, self._file, at + len(text))))
-                crc = zlib.crc32(b"\n", zlib.crc32(text, crc))
-                size += len(text) + 1
+                lines.append((line, reference_to(line, self._file, at + len(text) - 1)))
+                crc = zlib.crc32(text, crc)
+                size += len(text)
                 continue
             held.append(Batch(lines, line))
             lines, crc, size = [], 0, 0
             if not line.more:
-                self.end = at + len(text) + 1
+                self.end = at + len(text)
                 yield from held
                 held = []
         self.torn = self.torn or self.end < self._stop
 
     def _lines(self) -> Iterator[tuple[int, bytes]]:
-        """Whole lines without their LF, and where they begin."""
+        """Whole lines with their LF, and where they begin."""
         at, buffer = self.end, b""
         while True:
             position = at + len(buffer)
@@ -66,7 +66,7 @@ class Reading:
             buffer += chunk
             begin = 0
             while (stop := buffer.find(b"\n", begin)) >= 0:
-                yield at + begin, buffer[begin:stop]
+                yield at + begin, buffer[begin : stop + 1]
                 begin = stop + 1
             at, buffer = at + begin, buffer[begin:]
 
@@ -85,7 +85,7 @@ def check_tail(descriptor: int, path: Path, end: int, stop: int) -> None:
     """
     at = end
     rest = os.pread(descriptor, stop - end, end)
-    for text in rest.split(b"\n")[:-1]:
+    for text in [each + b"\n" for each in rest.split(b"\n")[:-1]]:
         line = decode_line(text)
         if isinstance(line, Mark):
             mark: Any = line
@@ -93,7 +93,7 @@ def check_tail(descriptor: int, path: Path, end: int, stop: int) -> None:
             crc = zlib.crc32(rest[max(begin - end, 0) : at - end])
             if begin >= end and mark.synced > end and checks(mark, text, crc, mark.bytes):
                 raise corrupt(path, f"its bytes from {end} on are damaged, whole commits follow at {begin}")
-        at += len(text) + 1
+        at += len(text)
 
 
 def begins(path: Path) -> File | None:
