@@ -12,8 +12,10 @@ ADAPTERS: Mapping[str, tuple[str, str]] = {
     "storage:memory": ("perdure.backends.memory", "MemoryStorage"),
     "storage:sqlite": ("perdure.backends.sqlite", "open_sqlite"),
     "storage:jsonl": ("perdure.backends.jsonl", "open_jsonl"),
-    "storage-check": ("perdure.backends.sqlite_check", "check"),
-    "storage-backup": ("perdure.backends.sqlite_backup", "backup"),
+    "storage-check:sqlite": ("perdure.backends.sqlite_check", "check"),
+    "storage-check:jsonl": ("perdure.backends.jsonl_check", "check"),
+    "storage-backup:sqlite": ("perdure.backends.sqlite_backup", "backup"),
+    "storage-backup:jsonl": ("perdure.backends.jsonl_backup", "backup"),
     "model:demo": ("perdure.providers.demo", "open_model"),
     **{
         f"model:{prefix}": ("perdure.providers.vendors", "open_model")

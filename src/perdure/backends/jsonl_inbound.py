@@ -31,7 +31,8 @@ class InboundFile:
         self.files: dict[int, int] = {}
         self._inode = 0
         self._number = FIRST
-        self._end = 0
+        #: Where the last whole batch ends.
+        self.end = 0
         #: How much of the file this storage saw to be on the disk.
         self._synced = 0
 
@@ -43,30 +44,36 @@ class InboundFile:
             return
         if info.st_ino != self._inode:
             self._open()
-        elif info.st_size <= self._end:
+        elif info.st_size <= self.end:
             return
         descriptor = self.files[self._number]
         self._read(index, descriptor, os.fstat(descriptor).st_size)
 
+    def check(self) -> None:
+        """Raise StorageCorrupt where something is damaged in front of items that were kept."""
+        if self._inode:
+            descriptor = self.files[self._number]
+            check_tail(descriptor, self.path, self.end, os.fstat(descriptor).st_size)
+
     def _read(self, index: Index, descriptor: int, stop: int) -> bool:
         """Whether something stands behind the last whole batch."""
-        reading = Reading(descriptor, self.path, self._number, self._end, stop)
+        reading = Reading(descriptor, self.path, self._number, self.end, stop)
         for batch in reading.batches():
             index.apply(batch)
-        self._end = reading.end
+        self.end = reading.end
         return reading.torn
 
     def _open(self) -> None:
         self._number += 1
         self.files[self._number] = open_to_read(self.path)
         self._inode = os.fstat(self.files[self._number]).st_ino
-        self._end = self._synced = 0
+        self.end = self._synced = 0
 
     def close(self) -> None:
         for descriptor in self.files.values():
             os.close(descriptor)
         self.files.clear()
-        self._inode = self._end = self._synced = 0
+        self._inode = self.end = self._synced = 0
 
     # -- handing in
 
@@ -85,8 +92,8 @@ class InboundFile:
         descriptor = open_to_append(self.path)
         try:
             self._mend(descriptor, disk)
-            draft = Draft(self._number, self._end)
-            if not self._end:
+            draft = Draft(self._number, self.end)
+            if not self.end:
                 draft.add(File(format=FORMAT, session=key, number=0))
             for n, (id, body) in enumerate(new.items(), index.next_item):
                 b64, text = raw(body)
@@ -94,7 +101,7 @@ class InboundFile:
             batch = draft.seal(HandedInMark, next=index.next_item + len(new), synced=self._synced)
             self._append(descriptor, bytes(draft.data), disk, power=power)
             index.apply(batch)
-            self._end = draft.end
+            self.end = draft.end
             self._synced = draft.end if power else self._synced
         finally:
             os.close(descriptor)
@@ -103,14 +110,14 @@ class InboundFile:
         """Cut off the rest of a last write that was torn, and know that the rest is on the disk."""
         try:
             size = os.fstat(descriptor).st_size
-            if size > self._end:
-                check_tail(descriptor, self.path, self._end, size)
-                disk.truncate(descriptor, self._end)
+            if size > self.end:
+                check_tail(descriptor, self.path, self.end, size)
+                disk.truncate(descriptor, self.end)
             if not self._synced:
                 disk.sync(descriptor)
                 for directory in (self.path.parent, self.path.parent.parent, self.path.parent.parent.parent):
                     disk.sync_directory(directory)
-                self._synced = self._end
+                self._synced = self.end
         except OSError as error:
             raise failed(self.path, error) from error
 
@@ -119,7 +126,7 @@ class InboundFile:
             append_all(disk, descriptor, data)
         except OSError as error:
             try:
-                disk.truncate(descriptor, self._end)
+                disk.truncate(descriptor, self.end)
                 if power:
                     disk.sync(descriptor)
             except OSError as worse:

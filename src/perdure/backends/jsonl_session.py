@@ -186,6 +186,12 @@ class JsonlSession:
         """How many hold what the index refers to."""
         return len(self._files)
 
+    def extent(self) -> list[tuple[Path, int]]:
+        """Its files, and how much of each there is to copy."""
+        found = [(self.path(each), os.fstat(descriptor).st_size) for each, descriptor in self._files.items()]
+        whole = [(path, size if path != self.path(self.number) else self.end) for path, size in found]
+        return [*whole, *([(self.inbound.path, self.inbound.end)] if self.inbound.end else [])]
+
     def path(self, number: int) -> Path:
         return self.directory / file_name(number)
 

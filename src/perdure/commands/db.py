@@ -27,6 +27,10 @@ FILE_REMEDY = (
     "work in it no more, keep a copy of the file and its -wal, then restore a backup, "
     "or recover what can be read with: sqlite3 FILE .recover"
 )
+JSONL_REMEDY = (
+    "keep a copy of the directory as it is, then restore a backup of the sessions that are named here "
+    "(perdure db backup makes them); each line of their files can be read by itself; the others can be worked on"
+)
 
 
 @click.group()
@@ -43,8 +47,9 @@ def check(store: str, json: bool) -> int:
     Exit codes: 0 healthy, 1 damaged. Each line says what is wrong and where; the last one, what to do.
     """
     with Progress("checking") as progress:
-        checked = adapter("storage-check")(_path(store), _teller(progress))
-    for line in [as_json(checked)] if json else _lines(checked):
+        backend, path = _place(store)
+        checked = adapter(f"storage-check:{backend}")(path, _teller(progress))
+    for line in [as_json(checked)] if json else _lines(checked, backend):
         print(visible(line))
     return HEALTHY if checked.healthy else DAMAGED
 
@@ -54,12 +59,13 @@ def check(store: str, json: bool) -> int:
 @stored
 @as_json_option
 def backup(file: str, store: str, json: bool) -> int:
-    """Copy the store to FILE, which is new: as it is at one moment, and checked.
+    """Copy the store to FILE, which is new: as it is at one moment, and checked. (Of a JSONL store: a directory.)
 
     FILE is a store of its own. Beside the original it would do the work that is unfinished in both once more.
     """
     with _ending_in_order(), Progress("copying") as progress:
-        made = adapter("storage-backup")(_path(store), file, _teller(progress))
+        backend, path = _place(store)
+        made = adapter(f"storage-backup:{backend}")(path, file, _teller(progress))
     checked = made.checked
     if json:
         print(as_json({"path": made.path, "checked": checked}))
@@ -86,11 +92,12 @@ def _ending_in_order() -> Generator[None]:
             signal.signal(number, before[number])
 
 
-def _path(store: str) -> str:
+def _place(store: str) -> tuple[str, str]:
+    """The backend of a store, and its path."""
     scheme, _, rest = store.partition(":")
     if store == "memory:" or scheme in ("postgresql", "postgres"):
         raise UsageError(f"store {store!r} is no file: name the file of a store")
-    return rest.removeprefix("//") if scheme == "sqlite" else store
+    return (scheme, rest.removeprefix("//")) if scheme in ("sqlite", "jsonl") else ("sqlite", store)
 
 
 def _teller(progress: Progress) -> Any:
@@ -101,7 +108,7 @@ def _teller(progress: Progress) -> Any:
     return tell
 
 
-def _lines(checked: Any) -> Iterator[str]:
+def _lines(checked: Any, backend: str) -> Iterator[str]:
     yield f"{checked.path}: {_size(checked.bytes)}, schema {checked.schema}, {_counted(checked)}"
     for each in checked.damage:
         yield f"damaged: {each.what}" if each.session is None else f"damaged: session {each.session!r}: {each.what}"
@@ -109,7 +116,8 @@ def _lines(checked: Any) -> Iterator[str]:
         yield "healthy"
     else:
         in_file = any(each.session is None for each in checked.damage)
-        yield f"what to do: {FILE_REMEDY if in_file else REMEDY}"
+        remedy = JSONL_REMEDY if backend == "jsonl" else FILE_REMEDY if in_file else REMEDY
+        yield f"what to do: {remedy}"
 
 
 def _counted(checked: Any) -> str:

@@ -136,12 +136,13 @@ async def store_health(store: str, clock: Clock) -> list[Finding]:
     """Whether the store can be read, its size, who works in it, and what waits."""
     if store == "memory:":
         return [Finding(what="store", state="ok", says="memory: keeps nothing")]
-    path = store.removeprefix("sqlite:").removeprefix("//")
+    backend = "jsonl" if store.startswith("jsonl:") else "sqlite"
+    path = store.removeprefix(f"{backend}:").removeprefix("//")
     if not _there(path):
         return [Finding(what="store", state="ok", says=f"{path} is not there yet: the first run makes it")]
     try:
-        checked = adapter("storage-check")(path, quick=True)
-        found = [_file_finding(path, checked)]
+        checked = adapter(f"storage-check:{backend}")(path, quick=True)
+        found = [_file_finding(path, checked) if backend == "sqlite" else _lines_finding(checked)]
         async with open_store(store, mode="read", clock=clock) as opened:
             for info in await opened.sessions():
                 found += _session(info, await opened.look(info.key).inspect())
@@ -164,6 +165,17 @@ def _file_finding(path: str, checked: Any) -> Finding:
         f"a log of {log:,} bytes; a returned commit survives a power loss (durability power)"
     )
     return Finding(what="store", state="ok" if log < LARGE_LOG else "note", says=says)
+
+
+def _lines_finding(checked: Any) -> Finding:
+    if not checked.healthy:
+        says = f"{checked.path}: {checked.damage[0].what} (perdure db check says everything)"
+        return Finding(what="store", state="broken", says=says)
+    says = (
+        f"{checked.path}: its files are whole, format {checked.schema}, {checked.bytes:,} bytes; "
+        "a returned commit survives a power loss (durability power)"
+    )
+    return Finding(what="store", state="ok", says=says)
 
 
 def _session(info: SessionInfo, inspection: Inspection) -> Iterator[Finding]:

@@ -38,12 +38,17 @@ def hide_secrets() -> None:
 
 def kept_files(store: str) -> list[Path]:
     """What belongs to a store in a file, whether it is there or not, and the directory if it is ours by name."""
-    path = store.removeprefix("sqlite:").removeprefix("//")
+    path = store.removeprefix("sqlite:").removeprefix("jsonl:").removeprefix("//")
     if store == "memory:" or "://" in store or not path:
         return []
+    if store.startswith("jsonl:"):
+        return _with_directory(Path(path), [Path(path)])  # nobody passes that directory
     found = [Path(path), Path(f"{path}-wal"), Path(f"{path}-shm"), Path(f"{path}.workers")]
-    directory = found[0].parent
-    return [*found, directory] if directory.name == ".perdure" else found
+    return _with_directory(found[0], found)
+
+
+def _with_directory(store: Path, found: list[Path]) -> list[Path]:
+    return [*found, store.parent] if store.parent.name == ".perdure" else found
 
 
 def is_open_to_others(path: Path) -> bool:
