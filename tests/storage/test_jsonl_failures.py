@@ -40,7 +40,8 @@ class Failing(CrashingDisk):
 
     def fail(self, on: On, action: Action, *, half: bool = False) -> None:
         """`half`: half of what is written still gets there."""
-        self._fails, self._half = (on, action), half
+        self._fails = (on, action)
+        self._half = half
 
     def heal(self) -> None:
         self._fails = None
@@ -198,7 +199,11 @@ async def test_a_full_disk_keeps_nothing_of_the_group_and_heals_by_itself(
 
 async def test_a_full_disk_that_cannot_be_cut_back_is_in_doubt(line: Line, disk: Failing) -> None:
     disk.fail("write", "full")
-    disk.truncate = lambda descriptor, size: (_ for _ in ()).throw(OSError(5, "no"))  # type: ignore[method-assign]
+
+    def truncate(descriptor: int, size: int) -> None:
+        raise OSError(5, "no")
+
+    disk.truncate = truncate
 
     with pytest.raises(StorageFailed):
         await line.commit(entry(11))
@@ -280,12 +285,12 @@ async def test_an_owner_learns_that_it_was_taken_over_between_its_write_and_its_
     do_sync = disk.do_sync
 
     def take_over_first(descriptor: int) -> None:
-        disk.do_sync = do_sync  # type: ignore[method-assign]
+        disk.do_sync = do_sync
         do_sync(descriptor)
         taken.append(asyncio.run_coroutine_threadsafe(second.claim("main", take_over=True), loop).result(10))
 
     loop = asyncio.get_running_loop()
-    disk.do_sync = take_over_first  # type: ignore[method-assign]
+    disk.do_sync = take_over_first
     assert await line.commit(entry(11)) == 2
     assert taken[0].head == 2
     with pytest.raises(Fenced):
@@ -358,7 +363,7 @@ async def test_whatever_step_a_rewriting_is_killed_at_the_session_is_the_same(pa
     before = await seen(storage)
 
     disk.on = True
-    jsonl_compaction.rewrite(storage._opened.session("main"), disk)  # pyright: ignore[reportPrivateUsage]
+    jsonl_compaction.rewrite(storage._opened.session("main"), disk)
     disk.on = False
 
     assert await seen(storage) == before
@@ -430,7 +435,7 @@ async def test_an_owner_that_was_taken_over_rewrites_nothing(line: Line, path: P
     await claimed(second, take_over=True)
     assert isinstance(line.storage, JsonlStorage)
 
-    jsonl_compaction.rewrite(line.storage._opened.session("main"), disk)  # pyright: ignore[reportPrivateUsage]
+    jsonl_compaction.rewrite(line.storage._opened.session("main"), disk)
 
     assert [each.name for each in files_of(path)] == ["000001.jsonl", "000002.jsonl", "lock"]
     await second.close()

@@ -299,7 +299,7 @@ async def test_a_key_that_is_no_text_is_refused(path: Path):
 async def test_the_url_of_a_directory_opens_a_session_in_it(path: Path):
     async with perdure.open(f"jsonl:{path}") as session:
         root = await session.root()
-        answer = await (await root.submit("hello")).wait()
+        answer: Any = await (await root.submit("hello")).wait()
     assert answer.text
 
     async with perdure.open(f"jsonl:{path}", mode="read") as looking:

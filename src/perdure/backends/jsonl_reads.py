@@ -64,6 +64,11 @@ class JsonlReads:
     ) -> list[bytes]:
         return await self._many(session, lambda at: at.entries.newest(conversation, before, limit))
 
+    async def count_entries(
+        self, session: str, conversations: Sequence[ConversationId]
+    ) -> list[tuple[ConversationId, int]]:
+        return await self._look(session, lambda at: [(id, at.index.session.entries.count(id)) for id in conversations])
+
     async def newest_head(
         self, session: str, conversation: ConversationId, *, before: int | None = None
     ) -> bytes | None:

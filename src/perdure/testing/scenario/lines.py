@@ -75,7 +75,8 @@ class RawLines:
         for index, (_, batches) in enumerate(files):
             if batches[0][1][0][0].get("after") is None:
                 files[:index] = [(path, []) for path, _ in files[:index]]  # what begins with everything needs none
-        for (_, batches), (_, following) in zip(files, [*files[1:], (directory, [])][: len(files)], strict=True):
+        for index, (_, batches) in enumerate(files):
+            following = files[index + 1][1] if index + 1 < len(files) else []
             after = following[0][1][0][0]["after"]["bytes"] if batches and following else None
             for mark, lines in batches:
                 if after is None or mark["end"] <= after:
