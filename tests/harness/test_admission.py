@@ -31,7 +31,7 @@ async def test_an_input_to_an_idle_conversation_is_entry_placed_submission_task_
     assert [entry.kind for entry in first.entries] == ["perdure.user"]
     assert isinstance(first.submissions[sent.id].state, Placed)
     assert [task.kind for task in first.tasks.values()] == ["perdure.generation"]
-    assert [change.record.kind for change in first.documents] == ["perdure.live"]
+    assert [change.record.kind for change in first.documents] == ["perdure.live", "perdure.front"]
 
 
 async def test_a_submission_is_found_by_its_id_after_a_restart(world: Any):

@@ -92,7 +92,7 @@ async def test_names_without_code_are_skipped_and_come_back_with_it(world: Any):
     await session.install(Registry([Extension(name="x", tools=[pay, look])]))
     await (await chat.submit("two")).wait()
     offered = [[spec.name for spec in request.tools] for request in world.strict[-1].inner.requests]
-    assert offered == [["look"], ["pay", "look"]]
+    assert offered == [["look"], ["look", "pay"]]  # what comes later stands behind what was sent (H16)
 
 
 async def test_a_setting_of_a_later_version_does_not_stop_this_one(world: Any):

@@ -11,7 +11,7 @@ from perdure.harness.compaction import COMPACT
 from perdure.harness.harness import Settings, overlay
 from perdure.harness.question import Question
 from perdure.harness.runs import run_of
-from perdure.harness.stored import AGENT, LIVE, USAGE, USAGE_BELOW
+from perdure.harness.stored import AGENT, FAILURES, LIVE, USAGE, USAGE_BELOW
 from perdure.harness.usage import merged, shown
 from perdure.records import Conversation, ConversationId, Entry, EntryId, Submission, TaskId
 from perdure.session.documents import DocumentToken
@@ -112,6 +112,10 @@ class ConversationReading:
         """
         own = await self.snapshot(USAGE)
         return shown(merged(own, await self.snapshot(USAGE_BELOW)) if subtree else own)
+
+    async def failures(self) -> dict[str, Any]:
+        """What of its extensions failed, by "extension.hook": {"times", "error", "at"}, the newest error (H24)."""
+        return await self.snapshot(FAILURES) or {}
 
     async def settings(self) -> Settings:
         """The settings in force."""

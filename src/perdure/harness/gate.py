@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from typing import Any
 
 import msgspec
@@ -32,8 +32,13 @@ class Refused(msgspec.Struct, frozen=True):
 MOST_TOLD = 4000
 
 
-def judge(call: ToolCall, offered: Mapping[str, Described], *, stop: StopReason, last: bool) -> Passed | Refused:
-    """Judge one call of an answer that ended for `stop`. Only the `last` one can be cut by the output limit."""
+def judge(
+    call: ToolCall, offered: Mapping[str, Described], gone: Container[str] = (), *, stop: StopReason, last: bool
+) -> Passed | Refused:
+    """Judge one call of an answer that ended for `stop`. Only the `last` one can be cut by the output limit.
+
+    `gone` are tools that the model was shown, and that are not offered any more (H16).
+    """
     name = clip(call.name, 100)
     if stop == "length" and last:
         return Refused(
@@ -45,7 +50,8 @@ def judge(call: ToolCall, offered: Mapping[str, Described], *, stop: StopReason,
     described = offered.get(call.name)
     if described is None:
         names = clip(", ".join(sorted(offered)), MOST_TOLD) or "none"
-        return Refused("tool_unavailable", f"There is no tool named {name!r}. Available: {names}.")
+        what = f"The tool {name!r} is no longer available" if call.name in gone else f"There is no tool named {name!r}"
+        return Refused("tool_unavailable", f"{what}. Available: {names}.")
     if call.arguments is None:
         return Refused(
             "invalid_arguments",

@@ -12,6 +12,7 @@ from perdure.harness.answer import stopped
 from perdure.harness.consult import observe, on_yield, pinned_request
 from perdure.harness.controls import hand_off, results_of
 from perdure.harness.filling import fill_in
+from perdure.harness.fronts import front_of, stage_front, system_in
 from perdure.harness.gate import MOST_TOLD, judge
 from perdure.harness.hooks import AnswerReceived, RoundDone
 from perdure.harness.installed import Installed
@@ -26,15 +27,8 @@ from perdure.harness.stored import ASSISTANT, GENERATION, LIVE, USER
 from perdure.harness.stream import Stream
 from perdure.harness.usage import count_request
 from perdure.messages import AssistantMessage, StopReason, UserMessage, calls_of
-from perdure.model import Model, Request, Usage
-from perdure.records import (
-    ConversationId,
-    EntryId,
-    ErrorInfo,
-    Running,
-    Task,
-    UnansweredReason,
-)
+from perdure.model import Model, Request, ToolSpec, Usage
+from perdure.records import ConversationId, EntryId, ErrorInfo, Running, Task, UnansweredReason
 from perdure.settle.state import evolve
 from perdure.tasks.definition import TaskDefinition, phase
 from perdure.tasks.invocation import Invocation
@@ -89,7 +83,8 @@ class GenerationTask(TaskDefinition, reserved=True):
             return
         _show(live, round=round, attempt=1)
         tools = loadout.offered(settings, harness.installed.tools)
-        weighed = await weigh(harness, tx, settings, harness.installed.system, tools, remembered)
+        await stage_front(harness, tx, conversation, settings, loadout, tools)
+        weighed = await weigh(harness, tx, settings, await system_in(tx, conversation), tools, remembered)
         if not isinstance(weighed, Fits):
             await self._too_large(tx, weighed, round, refused)
             return
@@ -199,9 +194,10 @@ class GenerationTask(TaskDefinition, reserved=True):
                 usage=stream.answer.usage,
             )
             more = None if calls_of(message) else await on_yield(harness, loadout, seen)
-            answered = partial(self._answered, message=message, usage=stream.answer.usage, isolation=isolation)
             entries: list[EntryId] = []
-            await invocation.record(partial(answered, installed=installed, pin=pin, more=more, entries=entries))
+            answered = partial(self._answered, message=message, usage=stream.answer.usage, isolation=isolation)
+            answered = partial(answered, installed=installed, pin=pin, sent=request.tools, more=more, entries=entries)
+            await invocation.record(answered)
             seen = msgspec.structs.replace(seen, entry=entries[-1])
             await observe(harness, loadout, "after_response", seen, invocation.id)
 
@@ -216,12 +212,16 @@ class GenerationTask(TaskDefinition, reserved=True):
         return found
 
     async def _build(self, invocation: Invocation, model: Model, installed: Installed, pin: dict[str, Any]) -> Request:
-        entries = await self.harness.transcript(invocation.conversation, EntryId(pin["cutoff"]))
+        harness, conversation = self.harness, invocation.conversation
+        front = await front_of(harness, conversation, installed, pin)
+        entries = await harness.transcript(conversation, EntryId(pin["cutoff"]))
+        if front.stale:
+            entries = [entry for entry in entries if entry.id not in front.stale]
         return Request(
             model=model.name,
-            messages=self.harness.renderings.request(invocation.conversation, entries, model.name),
-            system=installed.system,
-            tools=installed.specs(installed.offered(pin["tools"])),
+            messages=harness.renderings.request(conversation, entries, model.name),
+            system=front.system,
+            tools=front.tools,
             options={"attempt": pin["attempt"]},
         )
 
@@ -236,6 +236,7 @@ class GenerationTask(TaskDefinition, reserved=True):
         isolation: str,
         installed: Installed,
         pin: dict[str, Any],
+        sent: tuple[ToolSpec, ...],
         more: tuple[UserMessage, str] | None,
         entries: list[EntryId],
     ) -> None:
@@ -256,7 +257,8 @@ class GenerationTask(TaskDefinition, reserved=True):
         _show(live, round=round, attempt=pin["attempt"])
         offered = {name: installed.ready(name).described for name in installed.offered(pin["tools"])}
         most = len(calls) - 1
-        verdicts = [judge(call, offered, stop=message.stop, last=at == most) for at, call in enumerate(calls)]
+        gone = {tool.name for tool in sent} - set(offered)
+        verdicts = [judge(call, offered, gone, stop=message.stop, last=at == most) for at, call in enumerate(calls)]
         tasks = await start_calls(self.harness, tx, entry.id, calls, verdicts, installed, isolation, pin, live)
         refused = 0 if tasks else pin["refused"] + 1
         done = {"calls": len(calls), "answer": entry.id, **pinned(uses_of(pin))}
@@ -288,7 +290,7 @@ class GenerationTask(TaskDefinition, reserved=True):
                 await self._end(tx, "model_error", told)
                 return
             _show(live, round=pin["round"], attempt=attempt)
-            system = self.harness.installed.system
+            system = await system_in(tx, run.conversation)
             found = await overflowed(self.harness, tx, told, system, pin["tools"], known_in(pin))
             await self._too_large(tx, found, pin["round"], pin["refused"])
             return

@@ -33,6 +33,7 @@ from perdure.sandbox import Sandbox
 from perdure.schema import Schema
 from perdure.session.documents import UNREAD
 from perdure.session.line import Line
+from perdure.session.reading import snapshot
 from perdure.session.transaction import Transaction
 from perdure.session.transcripts import cut
 from perdure.tasks.invocation import Invocation
@@ -117,13 +118,13 @@ class Harness:
         self.line = line
         self.clock: Clock = line.clock
         self.telemetry: Telemetry = line.telemetry
-        self.defaults = defaults
+        self.defaults = _with_instructions(defaults)
         self.sandbox = sandbox
         self._places: dict[str, Within] = {}
         self._models = models
         self._schema = schema
         #: What new work takes; replaced as a whole.
-        self.installed = Installed(registry, schema, defaults.instructions)
+        self.installed = Installed(registry, schema)
         self.renderings = Renderings()
         self.sizes = Sizes()
         self.watch = Watch(line.clock)
@@ -146,7 +147,7 @@ class Harness:
 
     async def install(self, registry: Registry) -> None:
         """Publish another registry: new work uses it, running work keeps what it took (H37)."""
-        self.installed = Installed(registry, self._schema, self.defaults.instructions)
+        self.installed = Installed(registry, self._schema)
         await self.scheduler.install(registry.definitions(self._built_in))
 
     async def _set_up(self, tx: Transaction, conversation: Conversation) -> None:
@@ -201,6 +202,10 @@ class Harness:
         own = await tx.snapshot(AGENT, conversation)
         return overlay(self.defaults.settings, own)
 
+    async def published_settings(self, conversation: ConversationId) -> Settings:
+        """The settings of a conversation, as published."""
+        return overlay(self.defaults.settings, await snapshot(self.line, AGENT, conversation, ""))
+
     async def transcript(self, conversation: ConversationId, cutoff: EntryId) -> Sequence[Entry]:
         """The active transcript through `cutoff`: what a pinned request shows. To be read before anything is awaited:
         it may be the one in memory.
@@ -244,6 +249,15 @@ class Harness:
 
 def _id(entry: Entry) -> int:
     return entry.id
+
+
+def _with_instructions(defaults: Defaults) -> Defaults:
+    """A session's instructions are a setting like others, where its settings have none."""
+    settings = defaults.settings
+    if not defaults.instructions or settings.instructions is not None:
+        return defaults
+    settings = msgspec.structs.replace(settings, instructions=defaults.instructions)
+    return msgspec.structs.replace(defaults, settings=settings)
 
 
 def overlay(settings: Settings, own: dict[str, Any] | None) -> Settings:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import inspect
 from collections.abc import Sequence
 from typing import Any
@@ -25,18 +26,16 @@ class ReadyTool(msgspec.Struct, frozen=True, eq=False):
     spec: ToolSpec
     takes_call: bool
     is_async: bool
+    digest: str  #: see `digest`
 
 
 class Installed:
     """A published registry. Invariant: what it makes of a tool never changes."""
 
-    def __init__(self, registry: Registry, schema: Schema, instructions: str) -> None:
+    def __init__(self, registry: Registry, schema: Schema) -> None:
         self.registry = registry
         self.tools = registry.tools
         self.sets_up = any(each.setup for each in registry.extensions)
-        #: The system prompt: the session's instructions, then the sections in order.
-        texts = (part.text for part in registry.sections.values() if isinstance(part.text, str))
-        self.system = "\n\n".join(filter(None, [instructions, *texts]))
         self._schema = schema
         #: A cache, by selection.
         self._loadouts: dict[Uses, Loadout] = {}
@@ -76,4 +75,10 @@ class Installed:
         takes_call = tool.takes_call
         described = self._schema.describe(function, skip=("call",) if takes_call else ())
         spec = ToolSpec(name=tool.name, description=described.description, parameters=described.parameters)
-        return ReadyTool(tool, described, spec, takes_call, inspect.iscoroutinefunction(function))
+        return ReadyTool(tool, described, spec, takes_call, inspect.iscoroutinefunction(function), digest(spec))
+
+
+def digest(spec: ToolSpec) -> str:
+    """What tells whether a tool is still what it was: a part of its parameters, a point, a part of its description."""
+    parts = (msgspec.json.encode(part) for part in (spec.parameters, [spec.name, spec.description]))
+    return ".".join(hashlib.blake2b(part, digest_size=8).hexdigest() for part in parts)

@@ -230,7 +230,7 @@ class Sizes:
 def _fixed(harness: Harness, system: str, tools: Sequence[str]) -> tuple[int, int]:
     """The tokens of the system prompt and of the tools; a tool that cannot be described has none."""
     try:
-        return tokens.of_text(system), tokens.of_tools(harness.installed.specs(tools))
+        return tokens.of_text(system), tokens.of_tools(harness.installed.specs(harness.installed.offered(tools)))
     except PerdureError:
         return tokens.of_text(system), 0
 

@@ -49,3 +49,19 @@ REQUEST = declare("perdure.request", scope="task", initial=dict)
 
 #: What of a conversation's extensions failed: {"extension.hook": {"times", "error", "at"}}.
 FAILURES = declare("perdure.failures", initial=dict)
+
+#: A note that tells the model what changed of the front of its requests: {"sections", "added", "tools"} (H16).
+PROMPT = EntryKind("perdure.prompt")
+
+
+def _front() -> Any:
+    return {"head": 0, "last": 0, "sections": [], "tools": [], "noted": {"sections": {}, "tools": {}}, "stale": []}
+
+
+#: What stands at the front of a conversation's requests since its newest head (H16): `sections` as [name, text] and
+#: `tools` as [name, digest], in the order in which they are sent; `noted` says by name what notes changed since, as a
+#: digest, "" where it was taken away; `last` is the newest note; `stale` are notes from before that are not sent.
+FRONT = declare("perdure.front", history="rewindable", fork="as_of", initial=_front)
+
+#: The tools that were ever sent, as models see them, by digest.
+TOOLS = declare("perdure.tools", scope="session", initial=dict)
