@@ -72,8 +72,6 @@ async def pinned_request(
     same request, whatever the hooks would say by then (H11).
     """
     hooks = loadout.hooks("before_request")
-    if not hooks and invocation.attempt == 1 and pin["attempt"] == 1:
-        return request
     of = [pin["round"], pin["cutoff"]]
     kept = await harness.line.memory.loaded(("task", invocation.id), (REQUEST.kind, ""))
     if kept is not None and kept.value.get("of") == of:
