@@ -36,8 +36,11 @@ async def stage_front(
     settings: Settings,
     loadout: Loadout,
     offered: list[str],
-) -> None:
-    """Stage what changed of the front since it was sent last, in the commit that pins a request. Mostly nothing."""
+) -> str:
+    """Stage what changed of the front since it was sent last, in the commit that pins a request. Mostly nothing.
+
+    Returns the system prompt of that request.
+    """
     installed = harness.installed
     now = wanted(loadout, installed, settings, offered, conversation, tx.now)
     for name, error in now.failed:
@@ -53,7 +56,8 @@ async def stage_front(
         case Noted() as change:
             await _noted(tx, conversation, installed, change)
         case None:
-            return
+            pass
+    return await system_in(tx, conversation)
 
 
 async def _head(tx: Transaction, conversation: ConversationId) -> int:

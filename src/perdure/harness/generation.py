@@ -72,8 +72,7 @@ class GenerationTask(TaskDefinition, reserved=True):
         harness, run, conversation = self.harness, tx.invocation.id, tx.invocation.conversation
         await fill_in(tx)
         settings = await harness.settings(tx, conversation)
-        uses = await in_use(harness, tx, conversation, settings)
-        loadout = harness.installed.loadout(uses)
+        loadout = harness.installed.loadout(uses := await in_use(harness, tx, conversation, settings))
         if done and not done.get("observed") and loadout.hooks("after_tools"):
             tx.next(self.observe, round=round, refused=refused, done={**done, "known": known})
             return
@@ -83,8 +82,8 @@ class GenerationTask(TaskDefinition, reserved=True):
             return
         _show(live, round=round, attempt=1)
         tools = loadout.offered(settings, harness.installed.tools)
-        await stage_front(harness, tx, conversation, settings, loadout, tools)
-        weighed = await weigh(harness, tx, settings, await system_in(tx, conversation), tools, remembered)
+        system = await stage_front(harness, tx, conversation, settings, loadout, tools)
+        weighed = await weigh(harness, tx, settings, system, tools, remembered)
         if not isinstance(weighed, Fits):
             await self._too_large(tx, weighed, round, refused)
             return
