@@ -30,10 +30,11 @@ INPUTS, PRICE, LIMIT = 5, 0.25, 1_000.0
 class Provider:
     """Calls a tool after each input, then answers. Every answer is billed when it is whole."""
 
-    name = "provider"
-    context_window = None
+    name: str
+    context_window: int | None = None
 
     def __init__(self, bill: Path, where: str, at: int) -> None:
+        self.name = "provider"
         self._bill = bill
         self._where = where
         self._at = at

@@ -1,6 +1,6 @@
 """The ledger against the provider's own bill, whenever the process is killed (H17, K46, I47).
 
-What was billed and committed is in the ledger, to the cent; what was billed and lost is there as unknown; nothing twice.
+What was billed and committed is in the ledger, to the cent; what was billed and lost is there as unknown.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import pytest
 from tests.crash.spender import INPUTS, PRICE
 
 import perdure
+from perdure.messages import AssistantMessage
 from perdure.testing.crash import Point, count_points, for_each_point
 from perdure.testing.processes import Exit, run_child
 
@@ -34,10 +35,11 @@ async def judge(directory: Path) -> tuple[int, int]:
     async with perdure.open(str(directory / "store.db"), mode="read") as session:
         chat = await session.conversation("till")
         (row,) = (await chat.usage())["models"].values()
-        answers = [entry async for entry in chat.history() if entry.kind == "perdure.assistant"]
+        said = [message async for entry in chat.history() for message in entry.messages]
+        answers = [each for each in said if isinstance(each, AssistantMessage) and each.stop != "interrupted"]
         assert await session.usage() == await chat.usage() == await chat.usage(subtree=True)
     known = row["requests"] - row["unknown"]
-    assert known == 2 * INPUTS == sum(entry.messages[0].stop != "interrupted" for entry in answers)
+    assert known == 2 * INPUTS == len(answers)
     assert row["cost"] == known * PRICE
     assert known <= billed <= row["requests"]
     assert asked <= row["requests"]

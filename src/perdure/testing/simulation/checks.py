@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from perdure.app.session import Session
 from perdure.harness.context import render
 from perdure.harness.runs import run_of
 from perdure.harness.stored import GENERATION, LIVE
@@ -92,6 +93,19 @@ def running_without_runner(line: Line, runners: Any) -> Iterator[str]:
     for task in line.memory.published.tasks.values():
         if isinstance(task.state, Running) and task.id not in runners:
             yield f"task {task.id} ({task.kind}) is reserved and nobody runs it"
+
+
+async def branches(session: Session, ledger: Ledger) -> None:
+    """Every fork that nobody deleted sees what it saw when it was made, and what was asked of models was counted."""
+    for id, seen in ledger.forks.items():
+        fork = await session.find(id)
+        now = [entry.id async for entry in fork.history()]
+        if now[len(now) - len(seen) :] != seen:
+            ledger.violated(f"fork {id} saw entries {seen} when it was made, and now {now}")
+    rows = (await session.usage())["models"].values()
+    counted = sum(row["requests"] for row in rows)
+    if counted < ledger.counts.get("requests", 0):
+        ledger.violated(f"{ledger.counts['requests']} requests were sent, {counted} were counted")
 
 
 async def final(storage: Any, session: str, ledger: Ledger, model: str) -> None:

@@ -25,6 +25,8 @@ class Ledger:
         self.safe: dict[str, bool] = {}
         #: The question of each asking hook about each call, by task and hook.
         self.asked: dict[tuple[int | None, str], int] = {}
+        #: The entries that each fork saw when it was made, newest first; without those that somebody began to delete.
+        self.forks: dict[int, list[int]] = {}
         #: Broken invariants, oldest first. The first one ends the run.
         self.violations: list[str] = []
         #: What happened how often, for the report.

@@ -13,6 +13,7 @@ from perdure.errors import (
     SessionClosed,
     SessionPoisoned,
     StorageError,
+    TaskRefused,
     UsageError,
 )
 from perdure.harness.decisions import Edit
@@ -68,10 +69,12 @@ class User:
         elif draw < 0.9:
             async with chat.commit() as tx:
                 tx.create_task(Asking)
-        elif draw < 0.97:
+        elif draw < 0.93:
             await self._answer(chat)
-        else:
+        elif draw < 0.96:
             await self._fork(chat)
+        else:
+            await self._branch()
 
     async def _submit(self, chat: Any) -> None:
         calls = "".join(self._random.choice("ssuufqgtx") for _ in range(self._random.randrange(4)))
@@ -101,5 +104,35 @@ class User:
     async def _fork(self, chat: Any) -> None:
         entries = await chat.entries(limit=20)
         if entries:
-            await chat.fork(self._random.choice(entries).id)
-            self._life.ledger.count("forks")
+            await self._fork_at(chat, self._random.choice(entries).id)
+
+    async def _fork_at(self, chat: Any, at: Any) -> None:
+        """Note what the fork sees: it sees that for ever."""
+        seen = [entry.id async for entry in chat.history() if entry.id <= at]
+        fork = await chat.fork(at)
+        self._life.ledger.forks[fork.id] = seen
+        self._life.ledger.count("forks")
+
+    async def _branch(self) -> None:
+        """Work in a fork, fork it again, or delete it."""
+        forks = self._life.ledger.forks
+        if not forks:
+            return
+        id = self._random.choice(list(forks))
+        fork = await self._life.session.find(id)
+        what = self._random.choice(["work", "fork", "delete", "delete"])
+        if what == "work":
+            await fork.submit("rounds=1 calls=s")
+        elif what == "fork":
+            await self._fork_at(fork, self._random.choice(forks[id]))
+        else:
+            await self._delete(id)
+
+    async def _delete(self, id: int) -> None:
+        seen = self._life.ledger.forks.pop(id)
+        try:
+            await self._life.session.delete(id)
+            self._life.ledger.count("deletions")
+        except TaskRefused:  # there is work in it
+            self._life.ledger.forks[id] = seen
+            self._life.ledger.count("refused: TaskRefused")

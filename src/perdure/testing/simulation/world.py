@@ -27,7 +27,7 @@ from perdure.testing.clock import LoopClock
 from perdure.testing.faults import RandomFaults, Slow
 from perdure.testing.loop import SimulatedLoop, run
 from perdure.testing.simulation.cast import PlainSchema, SimulatedModel, registry_of
-from perdure.testing.simulation.checks import final, look, running_without_runner
+from perdure.testing.simulation.checks import branches, final, look, running_without_runner
 from perdure.testing.simulation.ledger import Ledger, Violation
 from perdure.testing.simulation.users import User
 
@@ -224,6 +224,7 @@ class World:
             await self.clock.sleep(1.0)
         for wrong in running_without_runner(life.session._line, life.session._harness.scheduler._runners):
             self.ledger.violated(wrong)
+        await branches(life.session, self.ledger)
         await life.session.close()
         await final(life.storage, SESSION, self.ledger, "simulated")
         life.crash()
