@@ -160,3 +160,36 @@ def test_a_long_text_is_cut_where_it_is_shown(shop: Path) -> None:
     assert len(invoke("show", "long").stdout) < 50_000
     assert "more characters (--full)" in invoke("show", "long").stdout
     assert len(invoke("show", "long", "--full").stdout) > 1_000_000
+
+
+@pytest.mark.slow
+def test_a_store_of_text_files_is_found_listed_checked_copied_and_its_damage_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    async def work() -> None:
+        async with perdure.open("jsonl:lines", model="demo") as session:
+            await (await (await session.root()).submit("Hello")).wait()
+
+    asyncio.run(work())
+    store = ("--store", "jsonl:lines")
+
+    found = findings(*store)
+    assert "its files are whole, format 1" in found["store"][0]["says"]
+    assert "'main': no live owner, 0 live tasks" in found["session"][0]["says"]
+    assert found["modes"][0]["state"] == "ok"
+    assert "idle" in invoke("ls", *store).stdout
+    assert invoke("db", "check", *store).stdout.endswith("healthy\n")
+    assert "checked" in invoke("db", "backup", "copy", *store).stdout
+    assert invoke("db", "check", "--store", "jsonl:copy").stdout.endswith("healthy\n")
+
+    os.chmod("lines", 0o755)
+    assert "chmod go= lines" in findings(*store, code=1)["modes"][0]["says"]
+    assert keep_private("jsonl:lines") is not None
+    lines = tmp_path / "lines" / "sessions" / "main" / "000001.jsonl"
+    lines.write_bytes(lines.read_bytes().replace(b"Hello", b"Hallo", 1))
+    assert findings(*store, code=1)["store"][0]["state"] == "broken"
+    told = invoke("db", "check", *store, code=1).stdout
+    assert re.search(r"damaged: session 'main': .*000001\.jsonl", told)
+    assert "what to do: keep a copy of the directory" in told

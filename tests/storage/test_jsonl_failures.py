@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
+import os
 import select
 import shutil
 import sys
+import warnings
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, Literal
 
 import pytest
 
-from perdure.backends import jsonl_compaction
+from perdure.backends import jsonl_compaction, jsonl_locks
 from perdure.backends.jsonl import JsonlStorage, open_jsonl
 from perdure.backends.workers import is_stopped
-from perdure.errors import Fenced, StorageFailed, StorageFull, StorageRejected
+from perdure.errors import Fenced, SessionOwned, StorageFailed, StorageFull, StorageRejected
 from perdure.records import ConversationId, EntryId, Inbound, Seq, encode
 from perdure.storage import Remove, Storage, TakeInbound
 from perdure.testing.disks import CrashingDisk
@@ -276,6 +279,71 @@ async def test_an_owner_that_is_stopped_in_a_write_is_taken_over_at_once_and_fen
     await again.close()
 
 
+STOPS_IN_A_CLAIM = """
+import asyncio, os, signal, sys
+from pathlib import Path
+from perdure.backends.jsonl import open_jsonl
+from perdure.backends.jsonl_locks import locked
+
+async def main():
+    storage = await open_jsonl(sys.argv[1])
+    with locked(Path(sys.argv[1]) / "sessions" / "main" / "lock"):
+        print("locked", flush=True)
+        os.kill(os.getpid(), signal.SIGSTOP)
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.slow
+async def test_whoever_is_stopped_in_a_claim_is_named_and_ended_where_that_is_asked_for(
+    line: Line, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jsonl_locks, "PATIENCE", 1.0)
+    monkeypatch.setattr(jsonl_locks, "FIRST", 0.1)
+    second = await open_jsonl(path)
+    with Child([sys.executable, "-c", STOPS_IN_A_CLAIM, str(path)]) as child:
+        assert child.read_line() == "locked"
+        while not is_stopped(child.pid):
+            select.select([], [], [], 0.002)
+
+        assert await line.commit(entry(11)) == 2  # an owner needs no lock
+        with pytest.raises(StorageRejected, match=rf"process {child.pid}, stopped \(T\).*kill=True"):
+            await second.claim("main", take_over=True)
+        opened = await second.claim("main", take_over=True, kill=True)
+
+        assert opened.head == 2
+        assert child.wait().killed
+    await second.close()
+
+
+def ended(pid: int) -> int:
+    return os.waitpid(pid, 0)[1]
+
+
+@pytest.mark.slow
+async def test_a_forked_child_cannot_use_what_its_parent_opened(line: Line) -> None:
+    storage = line.storage
+    assert isinstance(storage, JsonlStorage)
+
+    def in_child() -> bool:
+        with contextlib.suppress(StorageFailed):
+            storage._store()
+            return False
+        return True
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # a fork beside threads: this is about the child that is not careful
+        pid = os.fork()
+    if pid == 0:
+        os._exit(0 if in_child() else 1)
+
+    assert ended(pid) == 0
+    assert await line.commit(entry(11)) == 2
+    with pytest.raises(SessionOwned):
+        await line.storage.claim("main")
+
+
 async def test_an_owner_learns_that_it_was_taken_over_between_its_write_and_its_answer(
     line: Line, path: Path, disk: Failing
 ) -> None:
@@ -387,6 +455,7 @@ def files_of(path: Path | str) -> list[Path]:
     return sorted((Path(path) / "sessions" / "main").iterdir())
 
 
+@pytest.mark.slow
 async def test_files_are_rewritten_when_half_of_them_is_of_no_use_and_readers_follow(path: Path) -> None:
     storage = await open_jsonl(path, slack=10_000, durability="process")
     line = await claimed(storage)
@@ -458,6 +527,7 @@ async def test_an_owner_is_fenced_whose_successor_has_rewritten_the_files_meanwh
 # -- inbound items
 
 
+@pytest.mark.slow
 @pytest.mark.invariant("J-9")
 async def test_an_item_cut_at_any_byte_is_there_whole_or_not_at_all_and_the_next_one_is_kept(
     line: Line, path: Path

@@ -140,6 +140,7 @@ async def test_cut_at_every_byte_a_store_is_what_it_was_after_some_whole_commit_
     assert sorted(set(heads)) == list(range(len(STORY) + 1))
 
 
+@pytest.mark.slow
 async def test_commits_that_were_flushed_together_are_torn_together(line: Line, path: Path):
     await line.commit(entry(10))
     before = len(file_of(path).read_bytes())

@@ -53,6 +53,7 @@ async def open_jsonl(
     """Open the directory of a store; "own" makes it if need be.
 
     "look" is for reading and handing in beside a live owner: it claims nothing and makes nothing.
+    This backend tells `telemetry` nothing.
     The files of a session are rewritten when more than half of their bytes, and `slack` bytes more, are of no use.
     Raises NotFound (look), SchemaTooNew, StorageCorrupt, StorageFull or StorageRejected, with the path and the remedy.
     """
