@@ -7,17 +7,19 @@ from contextlib import nullcontext
 from typing import Any
 
 import pytest
+from tests.harness.summarised import SMALL, WORDS, model_of, talk_of
 
 import perdure
 from perdure.errors import ConversationBusy, RequestConflict, TaskRefused
 from perdure.harness.registry import Extension, Registry, tool
 from perdure.messages import ToolMessage, UserMessage, text_of
+from perdure.model import Usage
 from perdure.records import Orphaned
 from perdure.session.change import Change
 from perdure.session.transaction import entry_kind
 from perdure.tasks.definition import TaskDefinition, phase
 from perdure.tasks.invocation import Invocation
-from perdure.testing.scripted import ScriptedModel, answer, by_prompt, by_round, call, hang, say
+from perdure.testing.scripted import ScriptedModel, answer, by_prompt, by_round, call, fail, hang, say
 from perdure.testing.strict import StrictModel
 
 pytestmark = pytest.mark.anyio
@@ -245,6 +247,33 @@ async def test_6_steers_follow_ups_writes_and_resets_are_placed_at_their_boundar
     await (await chat.submit("three")).wait()
     users = [text_of(message) for message in model.requests[-1].messages if isinstance(message, UserMessage)]
     assert users == ["Go on from here.", "three"]
+
+
+@pytest.mark.parametrize("forced", ["threshold", "overflow"])
+async def test_7_a_compaction_at_the_threshold_or_an_overflow_is_counted_and_keeps_the_old_entries(
+    world: Any, forced: str
+):
+    used = Usage(input=50, output=5)
+
+    def talk(request: Any) -> Any:
+        size = sum(len(text_of(message)) for message in request.messages)
+        return fail("overflow") if forced == "overflow" and size > 1700 else say("ok")
+
+    model = model_of(talk, answer(say("THE SUMMARY"), usage=used), window=1000 if forced == "threshold" else None)
+    chat = await (await world.open(model)).conversation("a")
+    await chat.configure(**SMALL)
+    await talk_of(chat, 4 if forced == "threshold" else 3)
+    before = [entry.id async for entry in chat.history()]
+    assert (await (await chat.submit(f"last {WORDS * 3}")).wait()).text == "ok"
+    after = [entry async for entry in chat.history()]
+    assert [entry.data["reason"] for entry in after if entry.kind == "perdure.compaction"] == [forced]
+    assert set(before) < {entry.id for entry in after}
+    ledger = (await chat.usage())["models"]["scripted"]
+    assert (ledger["requests"], ledger["unknown"]) == (
+        model.asked,
+        model.asked - 1,
+    )  # only the summary says what it took
+    assert (ledger["input"], ledger["output"]) == (50, 5)
 
 
 async def test_9_work_whose_code_is_missing_is_shown_waits_and_goes_on_or_is_given_up_on_purpose(world: Any):
