@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -212,3 +213,68 @@ async def test_only_what_was_submitted_settles(guest: HandInSession, clock: Manu
     await clock.advance(1)
     with pytest.raises(perdure.UsageError, match="nothing to settle"):
         await handed.wait()
+
+
+@perdure.tool
+async def pay(amount: int, to: str) -> str:
+    """Pay an amount to someone."""
+    return f"paid {amount} to {to}"
+
+
+async def ask_first(call: perdure.CallToJudge) -> perdure.Ask:
+    return perdure.Ask("really?")
+
+
+async def paying(owner: perdure.Session, clock: ManualClock) -> perdure.Submission:
+    await owner.install(perdure.Registry([perdure.Extension(name="shop", tools=[pay], before_tool=[ask_first])]))
+    sent = await (await owner.conversation("till")).submit("Pay 5 to Ann")
+    while not owner.inspect().questions:
+        await clock.advance(0.1)
+    return sent
+
+
+async def test_a_call_is_decided_from_outside_by_what_fits_it_and_only_once(
+    owner: perdure.Session, guest: HandInSession, clock: ManualClock
+) -> None:
+    sent = await paying(owner, clock)
+    (question,) = await (await guest.conversation("till")).questions()
+    assert question.call is not None
+    assert (question.call.name, question.call.arguments) == ("pay", {"amount": 5, "to": "Ann"})
+    values = (perdure.Edit({"amount": "much"}), perdure.Edit({"amount": 3, "to": "Ben"}), False)
+    items: list[Any] = []
+    for value in values:
+        items.append(await question.answer(value, by="guest"))
+        await clock.advance(1)
+    refused, handed, late = items
+
+    with pytest.raises(perdure.UsageError, match="do not fit pay"):
+        await refused.taken()
+    assert await handed.taken() == {"answered": question.id}
+    with pytest.raises(perdure.AlreadyAnswered, match="guest"):
+        await late.taken()
+    settled = await sent.wait()
+    assert isinstance(settled, perdure.Answered)
+    assert "paid 3 to Ben" in settled.text
+
+
+async def test_a_steer_from_outside_denies_what_is_asked(
+    owner: perdure.Session, guest: HandInSession, clock: ManualClock
+) -> None:
+    await paying(owner, clock)
+    chat = await guest.conversation("till")
+    (question,) = await chat.questions()
+    await chat.submit("forget it", when_busy="steer")
+    await clock.advance(3)
+    with pytest.raises(perdure.AlreadyAnswered, match="steer"):
+        await owner.answer(question.id, True)
+
+
+async def test_whoever_only_looks_sees_the_question_and_cannot_answer(
+    owner: perdure.Session, beside: MemoryStorage, clock: ManualClock
+) -> None:
+    sent = await paying(owner, clock)
+    async with perdure.open(beside, mode="read", clock=clock) as looking:
+        (question,) = await (await looking.conversation("till")).questions()
+        assert await looking.submission(sent.id).status() == "asks"
+        with pytest.raises(perdure.UsageError, match="hand-in"):
+            await question.answer(True)
