@@ -38,6 +38,7 @@ def plain_calls(session: Any, chat: Any, sent: Any, store: Any) -> dict[str, Cal
         "Store.session": store.session,
         "document": lambda: perdure.document("test.other"),
         "entry_kind": lambda: perdure.entry_kind("test.other"),
+        "permissions": lambda: perdure.permissions(deny=["bash rm"]),
         "section": lambda: perdure.section("a", "b"),
         "tool": lambda: perdure.tool(work),
         "phase": lambda: perdure.phase(_phase),
