@@ -12,8 +12,8 @@ from perdure.clock import Clock
 from perdure.errors import ModelError
 from perdure.harness.call import Call
 from perdure.harness.decisions import Ask
-from perdure.harness.hooks import Block, CallToJudge
-from perdure.harness.registry import Extension, Registry, Tool, tool
+from perdure.harness.hooks import AnswerReceived, Block, CallToJudge
+from perdure.harness.registry import Extension, Registry, Tool, section, tool
 from perdure.harness.valid import valid
 from perdure.messages import AssistantMessage, UserMessage, calls_of, text_of
 from perdure.model import CallDelta, CallStart, Finished, Heartbeat, ModelEvent, Request, TextDelta, Usage
@@ -100,7 +100,14 @@ def registry_of(life: Life) -> Registry:
     """The tools and tasks of one simulated process: their effects stop counting when it is dead."""
     hooks = [ask_about_payments, ask_about_everything] if life.asks else []
     tasks = [Checkout(), Payment(life), Asking()]
-    return Registry([Extension(name="simulated", tools=_tools(life), tasks=tasks, before_tool=hooks)])
+    told = section("process", f"Process {life.number}.")  # another text in each process: it is told in a note
+    simulated = Extension(name="simulated", tools=_tools(life), tasks=tasks, before_tool=hooks)
+    return Registry([simulated, Extension(name="told", sections=[told], on_yield=[once_more])])
+
+
+async def once_more(seen: AnswerReceived) -> str | None:
+    """Runs that answer at once go on once."""
+    return "Is it?" if seen.round == 0 else None
 
 
 async def ask_about_payments(seen: CallToJudge) -> Ask | None:
