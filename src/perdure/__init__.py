@@ -62,10 +62,10 @@ if TYPE_CHECKING:  # a name is loaded when it is first used: `perdure --help` ne
     from perdure.harness.question import Question
     from perdure.harness.registry import Extension, Registry, Section, Tool, ToolResult, section, tool
     from perdure.harness.retry import RetryPolicy
-    from perdure.harness.submissions import Answered, NotAnswered
     from perdure.harness.submissions import SubmissionHandle as Submission
     from perdure.session.documents import document
     from perdure.session.transaction import entry_kind
+    from perdure.surface.settled import Answered, NotAnswered
     from perdure.tasks.definition import TaskDefinition as Task
     from perdure.tasks.definition import phase
     from perdure.tasks.invocation import Invocation

@@ -35,6 +35,10 @@ class HandleExpired(UsageError):
     """A handle was used after the invocation, commit or session that lent it had ended. Nothing was written."""
 
 
+class MissedFrames(PerdureError):
+    """A replica was given deltas that do not follow what it has. It is as it was: watch anew."""
+
+
 # -- conversations ------------------------------------------------------------------------------
 
 

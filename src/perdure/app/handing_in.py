@@ -15,12 +15,12 @@ from perdure.app.looking import ReadConversation, ReadSession
 from perdure.errors import NotTaken, OwnerGone, PerdureError, UsageError
 from perdure.harness.conversation import ConversationHandle
 from perdure.harness.decisions import Allow, Deny, Edit, stored
-from perdure.harness.submissions import Settled, WhenBusy
 from perdure.messages import UserMessage
 from perdure.messages import user as user_text
 from perdure.records import ROOT, ConversationId, EntryId, Inbound, TaskId, decode_inbound
 from perdure.session.transaction import EntryKind
 from perdure.storage import Worker
+from perdure.surface.settled import Settled, WhenBusy
 from perdure.values import clean, clean_text
 
 #: How long an item may lie untaken beside a live owner before that is reported, in seconds (K1a).

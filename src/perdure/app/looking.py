@@ -12,13 +12,14 @@ from typing import Any
 from perdure.app.adapters import LazySchema
 from perdure.app.models import ModelFinder
 from perdure.app.session import Session
+from perdure.app.watching import ConversationLooker, TaskGraphLooker, line_at_rest
 from perdure.clock import Clock
 from perdure.errors import NotFound, UsageError
 from perdure.harness.conversation import ConversationHandle
+from perdure.harness.feed import EVENTS
 from perdure.harness.harness import Defaults, Harness
 from perdure.harness.question import Question
 from perdure.harness.registry import Registry
-from perdure.harness.submissions import Answered, NotAnswered, Settled
 from perdure.harness.tree import Branch
 from perdure.records import (
     ROOT,
@@ -44,10 +45,15 @@ from perdure.session.documents import DocumentToken
 from perdure.session.line import Line
 from perdure.session.opening import load_live
 from perdure.session.retention import Pruned
-from perdure.storage import Claim, Opened, SessionInfo, Storage
+from perdure.storage import SessionInfo, Storage
+from perdure.surface.events import Events
+from perdure.surface.frames import Frame
+from perdure.surface.settled import Answered, NotAnswered, Settled
 from perdure.tasks.inspection import Inspection
 from perdure.telemetry import Telemetry
 from perdure.values import clean_text
+from perdure.views.following import FollowedView, FollowedWatch
+from perdure.views.frame import FRAMES
 
 #: Between two looks for a change, and between two looks at the records themselves, in seconds.
 HINT_EVERY = 0.1
@@ -63,7 +69,7 @@ class ReadSession:
         self.storage = storage
         self.key = clean_text(key)
         self.clock = clock
-        self._telemetry = telemetry
+        self.telemetry = telemetry
         #: The storage's change count when `changed` looked last.
         self._seen = 0
 
@@ -92,6 +98,14 @@ class ReadSession:
     async def prunable(self, *, older_than: float) -> Pruned:
         """What `Session.prune` would forget now."""
         return await (await self.glance(live=True)).prunable(older_than=older_than)
+
+    def task_graph(self) -> FollowedView:
+        """The task graph, as new as the last look; as `Session.task_graph`. Opening it raises NotFound."""
+        return FollowedView(TaskGraphLooker(self))
+
+    def watch_task_graph(self) -> FollowedWatch[Frame]:
+        """The task graph in frames, one for all commits between two looks."""
+        return FollowedWatch(TaskGraphLooker(self), FRAMES)
 
     async def snapshot(self, token: DocumentToken, *, key: str = "") -> Any:
         """The present value of a session document; None where there is none."""
@@ -158,10 +172,7 @@ class ReadSession:
         return _at_rest(line)
 
     def _at(self, epoch: int, head: Seq) -> Line:
-        opened = Opened(claim=Claim(self.key, epoch), head=head, next_id=0, clean=True)
-        line = Line(self.storage, opened, self.clock, self._telemetry)
-        line.closing = True
-        return line
+        return line_at_rest(self.storage, self.key, self.clock, self.telemetry, epoch, head)
 
     async def changed(self) -> None:
         """Return when something may have changed: at a hint of the storage, at the latest after a while."""
@@ -184,6 +195,24 @@ class ReadConversation:
     async def handle(self, *, live: bool = False) -> ConversationHandle:
         """The conversation of a session at rest."""
         return await (await self._session.glance(live=live)).find(self.id)
+
+    def view(self) -> FollowedView:
+        """Its committed state, as new as the last look; as `Conversation.view`. Opening it raises NotFound."""
+        return FollowedView(ConversationLooker(self._session, self._resolve))
+
+    def watch(self) -> FollowedWatch[Frame]:
+        """Its newest whole state, then what changes, one frame for all commits between two looks.
+
+        It looks when it is read, at most ten times a second. Opening it raises NotFound.
+        """
+        return FollowedWatch(ConversationLooker(self._session, self._resolve), FRAMES)
+
+    def events(self) -> FollowedWatch[Events]:
+        """What happens in it, as far as looks can tell, after a snapshot. Opening it raises NotFound."""
+        return FollowedWatch(ConversationLooker(self._session, self._resolve), EVENTS)
+
+    async def _resolve(self) -> ConversationId:
+        return (await self.record()).id
 
     async def record(self) -> Conversation:
         """The conversation's record."""

@@ -10,6 +10,7 @@ from typing import Any
 
 from perdure.app.keeping import Keeping
 from perdure.app.models import ModelFinder
+from perdure.app.watching import TaskGraphs
 from perdure.errors import NotFound, PerdureError, UsageError
 from perdure.harness.approval import decide
 from perdure.harness.conversation import ConversationHandle
@@ -43,7 +44,7 @@ from perdure.tasks.inspection import Inspection, inspect_state
 from perdure.tasks.transaction import TaskTransaction
 
 
-class Session(Keeping):
+class Session(Keeping, TaskGraphs):
     """One open session of a store. Made by `perdure.open`; closes with its block."""
 
     def __init__(self, line: Line, harness: Harness, models: ModelFinder) -> None:

@@ -11,9 +11,9 @@ from perdure.commands.following import STEADY_TRIES, asks_of, waits_of
 from perdure.commands.sinks import Sink
 from perdure.commands.trail import Event, Trail, facts
 from perdure.harness.stored import GENERATION, USER
-from perdure.harness.submissions import Settled
 from perdure.messages import text_of
 from perdure.records import Entry
+from perdure.surface.settled import Settled
 
 
 class Look(msgspec.Struct, frozen=True, kw_only=True):

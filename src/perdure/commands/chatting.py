@@ -29,7 +29,7 @@ from perdure.commands.sinks import Person
 from perdure.commands.slash import SlashCommands
 from perdure.commands.trail import Event
 from perdure.errors import Fenced, NotFound, OwnerGone, PerdureError, SessionOwned, StorageError
-from perdure.harness.submissions import NotAnswered, Settled
+from perdure.surface.settled import NotAnswered, Settled
 
 DONE, FAILED, USAGE, WAITS, ABORTED = 0, 1, 2, 3, 130
 

@@ -13,10 +13,11 @@ from perdure.app.session import Session
 from perdure.commands.asking import question_event
 from perdure.commands.sinks import Sink
 from perdure.commands.trail import Event, Trail, call_entry, facts
-from perdure.harness.submissions import Answered, Settled
 from perdure.messages import ToolMessage
 from perdure.records import Done, Entry, Placed, Submission, Unanswered
-from perdure.tasks.inspection import Inspection, TaskInfo
+from perdure.surface.frames import TaskInfo
+from perdure.surface.settled import Answered, Settled
+from perdure.tasks.inspection import Inspection
 from perdure.tasks.transaction import QUESTION, TIMER
 
 #: Reads until nothing is committed in between; a session that never rests is shown as it was read.

@@ -18,7 +18,8 @@ from perdure.commands.text import as_json, moment, one_line
 from perdure.commands.unanswered import Unanswered, last_unanswered
 from perdure.records import Inbound, decode_inbound
 from perdure.storage import SessionInfo
-from perdure.tasks.inspection import Inspection, QuestionInfo, SubmissionInfo, TaskInfo
+from perdure.surface.frames import QuestionInfo, TaskInfo
+from perdure.tasks.inspection import Inspection, SubmissionInfo
 
 #: Conversations that are looked at for a last input that was not answered.
 PAGE = 20

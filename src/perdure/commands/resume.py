@@ -36,7 +36,7 @@ from perdure.commands.sinks import Lines, Person, Sink
 from perdure.commands.trail import Event
 from perdure.errors import Fenced, NotFound, OwnerGone, SessionOwned
 from perdure.harness.registry import Registry
-from perdure.harness.submissions import Answered
+from perdure.surface.settled import Answered
 from perdure.tasks.inspection import Inspection
 
 IDLE, FAILED, WAITS = 0, 1, 3

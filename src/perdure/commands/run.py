@@ -39,7 +39,7 @@ from perdure.commands.text import argument
 from perdure.commands.trail import Event
 from perdure.errors import Fenced, NotFound, OwnerGone, PerdureError, SessionOwned, UsageError
 from perdure.harness.job import JOB
-from perdure.harness.submissions import Answered, NotAnswered
+from perdure.surface.settled import Answered, NotAnswered
 
 DONE, FAILED, WAITS, ABORTED = 0, 1, 3, 130
 

@@ -13,13 +13,14 @@ from perdure.harness.harness import check_setting
 from perdure.harness.jobs import Jobs
 from perdure.harness.runs import run_of, withdraw
 from perdure.harness.stored import AGENT
-from perdure.harness.submissions import SubmissionHandle, WhenBusy, submit_input, submit_reset, submit_write
+from perdure.harness.submissions import SubmissionHandle, submit_input, submit_reset, submit_write
 from perdure.messages import UserMessage
 from perdure.records import Conversation, ConversationId, EntryId, Placed, Queued, TaskId
 from perdure.session.line import Commit, forbid_inside_commit
 from perdure.session.transaction import EntryKind
 from perdure.settle.state import evolve
 from perdure.settle.walks import traverse
+from perdure.surface.settled import WhenBusy
 from perdure.tasks.transaction import TaskTransaction
 from perdure.values import clean_text
 

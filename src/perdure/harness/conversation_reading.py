@@ -13,6 +13,7 @@ from perdure.harness.question import Question
 from perdure.harness.runs import run_of
 from perdure.harness.stored import AGENT, FAILURES, LIVE, USAGE, USAGE_BELOW
 from perdure.harness.usage import merged, shown
+from perdure.harness.watching import Watched
 from perdure.records import Conversation, ConversationId, Entry, EntryId, Submission, TaskId
 from perdure.session.documents import DocumentToken
 from perdure.session.line import Line
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 SHOWN = ("attempt", "text", "retry")
 
 
-class ConversationReading:
+class ConversationReading(Watched):
     """The reading half of a conversation's handle. Compared by id; holds no state (K10)."""
 
     def __init__(self, harness: Harness, id: ConversationId) -> None:

@@ -25,6 +25,7 @@ from perdure.harness.retry import RetryPolicy
 from perdure.harness.sizing import Sizes
 from perdure.harness.stored import AGENT, LIVE
 from perdure.harness.tool import ToolTask
+from perdure.harness.view import route
 from perdure.harness.warming import Warming
 from perdure.harness.within import Within, check_directory
 from perdure.model import Model
@@ -39,6 +40,7 @@ from perdure.session.transcripts import cut
 from perdure.tasks.invocation import Invocation
 from perdure.tasks.scheduler import Scheduler
 from perdure.telemetry import Telemetry
+from perdure.views.watch import Views
 
 #: Finds a model by its name; None where there is none of that name.
 Models = Callable[[str], Model | None]
@@ -131,6 +133,7 @@ class Harness:
         #: Whoever asks a model holds one while it does.
         self.permits = Permits(defaults.limits.at_once)
         self.progress = Progress(line.clock, defaults.progress_interval)
+        self.views = Views(line, route)
         self.generation = GenerationTask(self)
         self.tool_task = ToolTask(self)
         self.job_task = JobTask(self)

@@ -11,10 +11,11 @@ from perdure.errors import NotFound, UsageError
 from perdure.harness.approval import decide
 from perdure.harness.compaction import compact_conversation
 from perdure.harness.conversation import abort_conversation, fork_conversation
-from perdure.harness.submissions import WhenBusy, submit_input, submit_reset, submit_write, withdraw_submission
+from perdure.harness.submissions import submit_input, submit_reset, submit_write, withdraw_submission
 from perdure.messages import UserMessage
 from perdure.records import ROOT, Conversation, ConversationId, EntryId, Inbound, SubmissionId, TaskId
 from perdure.session.opening import InboundHandler
+from perdure.surface.settled import WhenBusy
 from perdure.tasks.transaction import TaskTransaction
 from perdure.values import clean_text
 

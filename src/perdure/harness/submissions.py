@@ -10,57 +10,29 @@ from perdure.errors import ConversationBusy, InboxFull, InvalidValue, NotFound, 
 from perdure.harness.approval import supersede
 from perdure.harness.runs import accepts_work, place_due, place_entries, run_of, start_run, user_message, withdraw
 from perdure.inbox.admission import check_request_id, digest_of, find_request, queued
-from perdure.messages import Message, UserMessage, text_of
+from perdure.messages import UserMessage
 from perdure.messages import user as user_text
 from perdure.records import (
     RESERVED_PREFIX,
     ConversationId,
     Done,
-    Entry,
-    EntryId,
     Held,
     Placed,
     Queued,
     Submission,
     SubmissionId,
     Unanswered,
-    UnansweredReason,
     decode_entry,
     decode_submission,
 )
 from perdure.session.line import forbid_inside_commit
 from perdure.settle.walks import below
+from perdure.surface.settled import Answered, NotAnswered, Settled, WhenBusy
 from perdure.tasks.transaction import QUESTION, TaskTransaction
 from perdure.values import clean
 
 if TYPE_CHECKING:
     from perdure.harness.harness import Harness
-
-WhenBusy = Literal["follow_up", "steer", "reject"]
-
-
-class Answered(msgspec.Struct, frozen=True, kw_only=True):
-    """Settled as done. `entry` is where it was placed; an input has its `answer` entry, a write none."""
-
-    entry: EntryId
-    answer: Entry | None
-
-    @property
-    def text(self) -> str:
-        """The answer's text."""
-        messages: tuple[Message, ...] = () if self.answer is None else self.answer.messages
-        return "".join(map(text_of, messages))
-
-
-class NotAnswered(msgspec.Struct, frozen=True, kw_only=True):
-    """Settled without an answer, and why (H15)."""
-
-    reason: UnansweredReason
-    detail: str
-    entry: EntryId | None = None
-
-
-Settled = Answered | NotAnswered
 
 
 async def submit_input(

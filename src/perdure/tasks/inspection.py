@@ -8,27 +8,8 @@ import msgspec
 
 from perdure.records import Held, Running, Seq, Submission, Task, Waiting
 from perdure.settle.state import State
+from perdure.surface.frames import QuestionInfo, TaskInfo
 from perdure.tasks.transaction import QUESTION
-
-
-class TaskInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A live task. `state` is its name; `reason` and `detail` say why it is held; `on` what it waits for."""
-
-    id: int
-    kind: str
-    conversation: int
-    state: str
-    owner: int | None = None
-    phase: str | None = None
-    attempt: int = 0
-    begun: bool = False
-    background: bool = False
-    aborting: bool = False
-    reason: str | None = None
-    detail: str | None = None
-    on: tuple[int, ...] = ()
-    crashes: int = 0
-    label: str | None = None
 
 
 class SubmissionInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -40,17 +21,6 @@ class SubmissionInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     state: str
     mode: str
     request_id: str | None = None
-
-
-class QuestionInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """An open question. `call` is the tool call that it is about: `name` and `arguments`."""
-
-    id: int
-    conversation: int
-    payload: Any
-    asker: int | None = None
-    deadline: float | None = None
-    call: Any = None
 
 
 class Inspection(msgspec.Struct, frozen=True, kw_only=True):
@@ -76,15 +46,16 @@ def inspect_state(session: str, seq: Seq, state: State, *, detached: list[int], 
     return Inspection(
         session=session,
         seq=seq,
-        tasks=[_task(task) for task in tasks],
+        tasks=[task_info(task) for task in tasks],
         submissions=[_submission(state.submissions[id]) for id in sorted(state.submissions)],
-        questions=[_question(task) for task in tasks if task.kind == QUESTION],
+        questions=[question_info(task) for task in tasks if task.kind == QUESTION],
         detached=sorted(detached),
         storage=storage,
     )
 
 
-def _task(task: Task) -> TaskInfo:
+def task_info(task: Task) -> TaskInfo:
+    """A live task, as readers see it."""
     state = task.state
     checkpoint = getattr(state, "checkpoint", None)
     return TaskInfo(
@@ -123,7 +94,8 @@ def _submission(item: Submission) -> SubmissionInfo:
     )
 
 
-def _question(task: Task) -> QuestionInfo:
+def question_info(task: Task) -> QuestionInfo:
+    """An open question, as readers see it."""
     policy = task.state.policy if isinstance(task.state, Waiting) else None
     return QuestionInfo(
         id=task.id,

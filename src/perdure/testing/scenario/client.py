@@ -14,13 +14,14 @@ from perdure.clock import Clock
 from perdure.errors import AlreadyAnswered, NotFound, StorageRejected, StorageUncertain
 from perdure.harness.decisions import Allow, Decision, Deny, Edit
 from perdure.harness.harness import RequestLimits
-from perdure.harness.submissions import Answered, NotAnswered, SubmissionHandle
+from perdure.harness.submissions import SubmissionHandle
 from perdure.messages import user
 from perdure.records import Inbound, encode
 from perdure.sandbox import Sandbox
 from perdure.session.change import Change
 from perdure.session.documents import document
 from perdure.storage import Storage
+from perdure.surface.settled import Answered, NotAnswered
 from perdure.telemetry import Telemetry
 from perdure.testing.scenario.cast import ACCEPTED, SHOWN, Checkout, Numbers, Report, Stage, model_of, registry_of
 from perdure.testing.scenario.notes import Accepted, Notes, Said, Settled, Shown
