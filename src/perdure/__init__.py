@@ -5,9 +5,11 @@ The map, from what you call down to what keeps it:
 
     app        perdure.open: sessions and stores
     harness    conversations: runs, rounds, tools, submissions
+    views      committed state for readers: frames, replicas
     tasks      durable state machines, questions, timers
     session    the commit line, documents, transcripts
     settle     the scheduling rules: pure functions over records
+    surface    what a user or a remote client sees
     storage · model · sandbox · schema     ports; adapters in backends, providers, sandboxes, schemas
 """
 
@@ -27,6 +29,7 @@ if TYPE_CHECKING:  # a name is loaded when it is first used: `perdure --help` ne
         Fenced,
         HandleExpired,
         InvalidValue,
+        MissedFrames,
         ModelError,
         NotFound,
         NotTaken,
@@ -69,6 +72,7 @@ if TYPE_CHECKING:  # a name is loaded when it is first used: `perdure --help` ne
     from perdure.tasks.definition import TaskDefinition as Task
     from perdure.tasks.definition import phase
     from perdure.tasks.invocation import Invocation
+    from perdure.views.replica import Replica
 
 __all__ = [
     "Allow",
@@ -90,6 +94,7 @@ __all__ = [
     "HandleExpired",
     "InvalidValue",
     "Invocation",
+    "MissedFrames",
     "ModelError",
     "NotAnswered",
     "NotFound",
@@ -103,6 +108,7 @@ __all__ = [
     "Refuse",
     "Registry",
     "Replace",
+    "Replica",
     "RequestConflict",
     "RequestLimits",
     "RequestToSend",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import msgspec
 
@@ -45,8 +45,9 @@ from perdure.surface.frames import QuestionInfo
 from perdure.views.frame import Moment, Step
 
 COMPACTION = "perdure.compaction"
-#: Below `live`: the parts of an answer that streams.
-_SHOWN: tuple[Literal["thinking", "text"], ...] = ("thinking", "text")
+_Part: TypeAlias = Literal["thinking", "text"]
+#: Below `live`: the parts of an answer that streams, and the operations that concern one.
+_SHOWN: tuple[_Part, ...] = ("thinking", "text")
 _PATHS = frozenset({("thinking",), ("text",), ()})
 
 
@@ -180,7 +181,9 @@ def _message_events(happened: _Happened) -> Iterator[Event]:
         if happened.was_open and not happened.answered:
             yield MessageEnded()
         return
-    grown = [(part, op["value"]) for below, op in happened.ops["live"] for part in _SHOWN if below == (part,)]
+    grown: list[tuple[_Part, str]] = [
+        (part, op["value"]) for below, op in happened.ops["live"] for part in _SHOWN if below == (part,)
+    ]
     if grown and not happened.was_open:
         yield _message_started(happened)
     for part, text in grown:

@@ -16,6 +16,7 @@ from perdure.records import (
     RESERVED_PREFIX,
     ConversationId,
     Done,
+    EntryId,
     Held,
     Placed,
     Queued,

@@ -43,10 +43,16 @@ def _items(before: list[Any], after: list[Any], path: str) -> Iterator[Op]:
         if kept <= len(after) and same(before[gone], after[0]) and same(before[gone:], after[:kept]):
             if gone:
                 yield {"op": "truncate", "path": path, "keep": kept}
-            yield from ({"op": "add", "path": f"{path}/-", "value": item} for item in after[kept:])
+            yield from _added(after[kept:], path)
             return
-    if not same(before, after):
+    if not before:
+        yield from _added(after, path)
+    elif not same(before, after):
         yield {"op": "replace", "path": path, "value": after}
+
+
+def _added(items: list[Any], path: str) -> Iterator[Op]:
+    return ({"op": "add", "path": f"{path}/-", "value": item} for item in items)
 
 
 def same(one: Any, other: Any) -> bool:
