@@ -6,7 +6,7 @@ version shows in the view is told here by one more line.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any, Literal, TypeAlias
 
@@ -68,8 +68,8 @@ EVENTS = AgentEvents()
 def events_of(before: dict[str, Any], step: Step, now: dict[str, Any]) -> Iterator[Event]:
     """What happened between two values of a conversation's view. A pure function."""
     happened = _Happened(before, step, now)
-    for parts, rule in _RULES:
-        if any(part in happened.ops for part in parts):
+    for part, rule in _RULES:
+        if part in happened.ops:
             yield from rule(happened)
 
 
@@ -79,6 +79,7 @@ class _Happened:
     def __init__(self, before: dict[str, Any], step: Step, now: dict[str, Any]) -> None:
         self.before = before
         self.now = now
+        self._entries = step.entries
         #: Operations by the part of the view that they change, with the path below it: ("text",) for /live/text.
         self.ops: dict[str, list[tuple[tuple[str, ...], Op]]] = {}
         for op in step.ops:
@@ -88,8 +89,10 @@ class _Happened:
         self.ended = {each.path: each.record for each in step.ended}
 
     @cached_property
-    def entries(self) -> list[Entry]:
+    def entries(self) -> Sequence[Entry]:
         """New entries. A window that slid says nothing of those that left it."""
+        if self._entries is not None:
+            return self._entries
         added = [op["value"] for _, op in self.ops.get("entries", ()) if op["op"] == "add"]
         return [msgspec.convert(entry, Entry) for entry in added]
 
@@ -99,12 +102,12 @@ class _Happened:
         live = self.before["live"]
         return live is not None and bool(live["text"] or live["thinking"])
 
-    @property
+    @cached_property
     def answered(self) -> bool:
         """Whether an answer, or what was kept of one, became an entry."""
         return any(entry.kind == ASSISTANT.name for entry in self.entries)
 
-    @property
+    @cached_property
     def anew(self) -> bool:
         """Whether what `live` shows of an answer now belongs to another one than what it showed before."""
         before, now = self.before["live"], self.now["live"]
@@ -300,17 +303,17 @@ def _job_events(happened: _Happened) -> Iterator[Event]:
             yield JobChanged(task=TaskId(int(key)), job=happened.now["jobs"][key])
 
 
-#: Which parts of the view each rule looks at, in the order in which its events are told.
-_RULES: tuple[tuple[tuple[str, ...], Callable[[_Happened], Iterator[Event]]], ...] = (
-    (("live",), _message_events),
-    (("entries",), _entry_events),
-    (("run",), _run_events),
-    (("live",), _next_message_events),
-    (("live",), _retry_events),
-    (("live",), _tool_events),
-    (("questions",), _question_events),
-    (("inbox",), _inbox_events),
-    (("jobs",), _job_events),
-    (("usage",), _usage_events),
-    (("agent",), _settings_events),
+#: Which part of the view each rule looks at, in the order in which its events are told.
+_RULES: tuple[tuple[str, Callable[[_Happened], Iterator[Event]]], ...] = (
+    ("live", _message_events),
+    ("entries", _entry_events),
+    ("run", _run_events),
+    ("live", _next_message_events),
+    ("live", _retry_events),
+    ("live", _tool_events),
+    ("questions", _question_events),
+    ("inbox", _inbox_events),
+    ("jobs", _job_events),
+    ("usage", _usage_events),
+    ("agent", _settings_events),
 )

@@ -19,7 +19,7 @@ from perdure.session.reading import snapshot
 from perdure.settle.state import State
 from perdure.tasks.inspection import question_info
 from perdure.tasks.transaction import QUESTION
-from perdure.views.frame import Composition, Step, as_json
+from perdure.views.frame import Composition, Step, as_json, entry_json
 from perdure.views.taskgraph import TASKS
 
 #: So many of the newest entries are in a view; older ones are read in pages.
@@ -79,7 +79,7 @@ class ConversationProjection:
         questions = [task for task in state.ordinary(id) if task.kind == QUESTION]
         self.value = {
             "conversation": as_json(self._record),
-            "entries": [as_json(entry) for entry in entries[-TAIL:]],
+            "entries": [entry_json(entry) for entry in entries[-TAIL:]],
             "older": len(entries) > TAIL,
             "run": None if run is None else run.id,
             "live": None if run is None else self._lives.get(run.id) or LIVE.initial(),
@@ -123,15 +123,13 @@ class ConversationProjection:
             if self.gone is not None:
                 return None
             composition.put("conversation", as_json(self._record))
-        if change.entries:
-            self._add_entries(composition, change.entries)
-        self._follow_run(composition, change)
+        entries = tuple([entry for entry in change.entries if entry.conversation == self._id])
+        if entries:
+            self._add_entries(composition, entries)
+        self._follow_tasks(composition, change)
         for item in change.submissions.values():
             if item.conversation == self._id:
                 _show_submission(composition, item)
-        for task in change.tasks.values():
-            if task.kind == QUESTION:
-                self._show_question(composition, task)
         for document in change.documents:
             part = self._part(document.record)
             if part is not None and document.retired:
@@ -139,17 +137,16 @@ class ConversationProjection:
             elif part is not None:
                 composition.follow(part, document)
         self.value = composition.value
-        return composition.step()
+        return composition.step(entries)
 
     def _add_entries(self, composition: Composition, entries: Sequence[Entry]) -> None:
         for entry in entries:
-            if entry.conversation == self._id:
-                composition.push("entries", as_json(entry))
+            composition.push("entries", entry_json(entry))
         if len(composition.value["entries"]) > TAIL:
             composition.truncate("entries", TAIL)
             composition.put("older", True)
 
-    def _follow_run(self, composition: Composition, change: Change) -> None:
+    def _follow_tasks(self, composition: Composition, change: Change) -> None:
         before: TaskId | None = self.value["run"]
         run = before
         ended = None if before is None else change.tasks.get(before)
@@ -157,8 +154,11 @@ class ConversationProjection:
             run = None
             composition.end("/run", ended)
         for task in change.tasks.values():
-            if task.kind == GENERATION and task.conversation == self._id and task.live:
-                run = task.id
+            if task.kind == GENERATION:
+                if task.conversation == self._id and task.live:
+                    run = task.id
+            elif task.kind == QUESTION:
+                self._show_question(composition, task)
         shown = [
             document
             for document in change.documents

@@ -101,7 +101,7 @@ class Wire(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return encode(self)
 
 
-class Ended(msgspec.Struct, frozen=True, kw_only=True):
+class Ended(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A record that left the view at `path`, as it ended: a settled submission, the task of a run or question."""
 
     path: str

@@ -25,6 +25,9 @@ T_co = TypeVar("T_co", covariant=True)
 #: So many frames wait for a reader; one more, and the newest whole view replaces them all.
 MOST_PENDING = 100
 
+#: So many sources are quicker told of every commit than found by what it concerns.
+FEW = 2
+
 CLOSED = "the session was closed"
 
 
@@ -86,15 +89,21 @@ class Views:
                 self._line.on_end.remove(self._ended)
 
     def _published(self, change: Change) -> None:
+        if len(self._sources) <= FEW:
+            for source in list(self._sources.values()):
+                self._tell(source, change)
+            return
         for key in dict.fromkeys(self._route(self._line, change)):
             source = self._sources.get(key)
-            if source is None:
-                continue
-            try:
-                source.published(change)
-            except Exception as error:  # a view that breaks takes neither the line nor the other views with it
-                self._line.telemetry.emit("perdure.view.broke", metadata={"error": repr(error)})
-                source.end(f"the view broke: {error!r}")
+            if source is not None:
+                self._tell(source, change)
+
+    def _tell(self, source: Source, change: Change) -> None:
+        try:
+            source.published(change)
+        except Exception as error:  # a view that breaks takes neither the line nor the other views with it
+            self._line.telemetry.emit("perdure.view.broke", metadata={"error": repr(error)})
+            source.end(f"the view broke: {error!r}")
 
     def _ended(self, fault: StorageError | None) -> None:
         reason = CLOSED if fault is None else f"the session stopped: {fault}"
