@@ -13,7 +13,7 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 
 from perdure.deltas import Op
-from perdure.harness.stored import ASSISTANT, RESET, TOOL_RESULT
+from perdure.harness.stored import ASSISTANT, COMPACTION, RESET, TOOL_RESULT
 from perdure.messages import ToolMessage, calls_of
 from perdure.records import Entry, Record, Submission, SubmissionId, Task, TaskId
 from perdure.surface.events import (
@@ -44,7 +44,6 @@ from perdure.surface.events import (
 from perdure.surface.frames import QuestionInfo
 from perdure.views.frame import Moment, Step
 
-COMPACTION = "perdure.compaction"
 _Part: TypeAlias = Literal["thinking", "text"]
 #: Below `live`: the parts of an answer that streams, and the operations that concern one.
 _SHOWN: tuple[_Part, ...] = ("thinking", "text")
@@ -171,7 +170,7 @@ _ENTRIES: Mapping[str, Callable[[_Happened, Entry], Iterator[Event]]] = {
     ASSISTANT.name: _answer,
     TOOL_RESULT.name: _result,
     RESET.name: _reset,
-    COMPACTION: _compacted,
+    COMPACTION.name: _compacted,
 }
 
 
