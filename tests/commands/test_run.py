@@ -143,6 +143,8 @@ def test_a_second_interrupt_leaves_at_once(shop) -> None:
             event = shop.until(child, "entry")
         os.kill(child.pid, signal.SIGINT)
         shop.until(child, "note")
+        # The note is said before the abort is committed: the second interrupt does not wait for that, so the test does.
+        assert any("aborting" in shop.perdure("inspect").stdout for _ in range(20))
         os.kill(child.pid, signal.SIGINT)
         done = child.wait(timeout=4)
     assert done.code == 130
@@ -169,6 +171,16 @@ def test_a_reader_that_leaves_early_is_no_error_and_the_run_stays(shop) -> None:
     assert "Traceback" not in done.stderr
     assert "BrokenPipe" not in done.stderr
     assert "is answered" in shop.perdure("resume").stdout
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("reader", ["true", "head -c 1"], ids=["before the first byte", "while streaming"])
+def test_a_run_whose_reader_leaves_ends_as_by_sigpipe(shop, reader: str) -> None:
+    script = f"{' '.join(shop.argv('run'))} 'Hello demo:slow=0.2' | {reader} >/dev/null; echo ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", script], cwd=shop.path, capture_output=True, text=True, timeout=30)
+    assert done.stdout == "141\n"
+    assert "Traceback" not in done.stderr
+    assert "BrokenPipe" not in done.stderr
 
 
 @pytest.mark.parametrize("args", [("show", "1", "--all"), ("ls",), ("inspect",)], ids=" ".join)
