@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from perdure.errors import UsageError
+from perdure.harness.harness import RequestLimits
 from perdure.harness.registry import Extension, Registry, tool
 from perdure.harness.stored import USAGE, USAGE_TOTAL
 from perdure.harness.submissions import submit_input
@@ -213,6 +214,18 @@ async def test_a_limit_of_the_session_holds_for_all_its_conversations_together(w
     ends = [await (await chat.submit("go")).wait() for chat in chats]
     assert [getattr(end, "reason", None) for end in ends] == [None, None, None, "limit"]
     assert spent(await session.usage()) == 3.0
+
+
+@pytest.mark.invariant("HA-132")
+async def test_a_request_that_waited_for_its_turn_is_not_sent_once_others_spent_what_was_left(world: Any):
+    session = await world.open(by_prompt({"": priced(say("ok"))}), limits=RequestLimits(at_once=1))
+    chats = [await session.conversation(key) for key in "abcdef"]
+    for chat in chats:
+        await chat.configure(max_session_spend=2.0)
+    sent = [await chat.submit("go") for chat in chats]
+    ends = [await each.wait() for each in sent]
+    assert sum(getattr(end, "reason", None) == "limit" for end in ends) == 4
+    assert spent(await session.usage()) == 2.0
 
 
 async def test_a_retry_is_not_sent_once_others_spent_what_was_left(memory_world: Any):

@@ -22,7 +22,7 @@ from perdure.harness.output import clip
 from perdure.harness.retry import wait_before_retry
 from perdure.harness.runs import place_due, place_summaries, settle_answered, settle_unanswered
 from perdure.harness.sizing import Fits, Known, Stuck, Waits, context_after, known_in, overflowed, weigh
-from perdure.harness.spending import capped, caps, reached, stopped_by
+from perdure.harness.spending import Overspent, capped, caps, reached
 from perdure.harness.stored import ASSISTANT, GENERATION, LIVE, USER
 from perdure.harness.stream import Stream
 from perdure.harness.usage import count_request
@@ -170,14 +170,12 @@ class GenerationTask(TaskDefinition, reserved=True):
         installed = harness.installed
         loadout = installed.loadout(uses_of(pin))
         request = await self._build(invocation, model, installed, pin)
-        spent = await stopped_by(harness, invocation.conversation) if pin.get("capped") else None
-        if spent is not None:  # by others beside it, or by the attempts before this one
-            await invocation.record(partial(self._ended, reason="limit", detail=spent))
-            return
         request = await pinned_request(harness, invocation, loadout, request, pin)
         stream = Stream(harness, invocation, model)
         try:
-            message = await stream.run(request)
+            message = await stream.run(request, capped=pin.get("capped", False))
+        except Overspent as error:
+            await invocation.record(partial(self._ended, reason="limit", detail=str(error)))
         except ModelError as error:
             chance = harness.clock.random()
             pin = {**pin, "began": pin["began"] + stream.waited}  # its budget of retries begins with its turn

@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from perdure.harness.harness import Harness, Settings
 
 
+class Overspent(Exception):
+    """A limit was reached while a request waited for its turn; its message says which."""
+
+
 class Cap(NamedTuple):
     """One limit that a conversation's requests are under: `most` may be spent by `whose` ledgers."""
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from perdure.errors import ModelError
 from perdure.harness.answer import Answer
+from perdure.harness.spending import Overspent, stopped_by
 from perdure.harness.stored import LIVE
 from perdure.harness.supervision import GRACE, CancelledWithin, Supervised, TimeUp
 from perdure.messages import AssistantMessage
@@ -47,11 +48,17 @@ class Stream:
         """The visible text so far."""
         return "" if self._shown is None else "".join(self._shown.get("text", ()))
 
-    async def run(self, request: Request) -> AssistantMessage:
-        """The whole answer. Waits for a permit first, and holds it until the stream has ended (I70)."""
+    async def run(self, request: Request, *, capped: bool = False) -> AssistantMessage:
+        """The whole answer. Waits for a permit first, and holds it until the stream has ended (I70).
+
+        Raises Overspent, before anything is sent, where it is `capped` and others spent what was left meanwhile.
+        """
         asked = self._harness.clock.monotonic()
         async with self._harness.permits:
             self.waited = self._harness.clock.monotonic() - asked
+            spent = await stopped_by(self._harness, self._invocation.conversation) if capped else None
+            if spent is not None:
+                raise Overspent(spent)
             return await self._run(request)
 
     async def _run(self, request: Request) -> AssistantMessage:
