@@ -16,6 +16,11 @@ def paid() -> list[str]:
     return BANK.read_text().split() if BANK.exists() else []
 
 
+def charge(card: str) -> None:
+    with BANK.open("a") as bank:
+        bank.write(f"{card}\n")
+
+
 class Payment(perdure.Task):
     kind = "shop.payment"
 
@@ -25,8 +30,7 @@ class Payment(perdure.Task):
         if card not in paid():  # also where an earlier attempt began: the bank knows, so ask it rather than pay again
             if not invocation.uncertain:
                 await invocation.begin()  # durable before the effect
-            with BANK.open("a") as bank:
-                bank.write(f"{card}\n")
+            charge(card)
             if os.environ.get("DIE") and len(paid()) == 2:
                 os.kill(os.getpid(), signal.SIGKILL)  # two cards are charged, and no outcome of the second is known
         async with invocation.commit() as tx:
