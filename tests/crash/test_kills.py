@@ -24,7 +24,7 @@ from perdure.harness.approval import asked_call
 from perdure.messages import ToolMessage
 from perdure.records import Done
 from perdure.testing.crash import Point
-from perdure.testing.scenario.cast import BEFORE_EFFECT, EVENTS
+from perdure.testing.scenario.cast import BEFORE_EFFECT, EVENTS, SHOWN
 from perdure.testing.scenario.judge import at_end
 from perdure.testing.scenario.kennel import NOTES, STORE, Kennel
 from perdure.testing.scenario.notes import Accepted, Effect, Note, Notes, of
@@ -191,6 +191,20 @@ def test_a_run_survives_a_kill_at_every_write(survey, variant, action, share):
 @pytest.mark.parametrize("variant", [*VARIANTS, "odd", "approvals"])
 def test_a_run_survives_a_kill_at_every_sync(survey, variant, action):
     assert survey.run(variant, (Point("sync", at, action) for at in count(1))) > 10
+
+
+@pytest.mark.invariant("SA-2", "SA-21")
+@pytest.mark.parametrize("action", ["before", "torn", "after"])
+def test_sub_agents_survive_a_kill_at_every_write(survey, action):
+    numbers = survey.sample(f"agents {action}", WRITES * 2)
+
+    survey.run("agents", (Point("write", at, action) for at in numbers))
+
+
+@pytest.mark.invariant("SA-2", "SA-21")
+@pytest.mark.parametrize("on", ["sync", SHOWN])
+def test_sub_agents_survive_a_kill_at_every_sync_and_after_every_commit(survey, on):
+    assert survey.run("agents", (Point(on, at) for at in count(1))) > 10
 
 
 @pytest.mark.parametrize("event", EVENTS)

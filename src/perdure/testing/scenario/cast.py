@@ -13,6 +13,7 @@ import msgspec
 from perdure.clock import Clock
 from perdure.harness.call import Call
 from perdure.harness.decisions import Ask
+from perdure.harness.handover import WaitFor
 from perdure.harness.hooks import CallToJudge
 from perdure.harness.registry import Extension, Registry, Tool, tool
 from perdure.messages import AssistantMessage, UserMessage, calls_of, text_of
@@ -56,6 +57,9 @@ PLANS: dict[str, Sequence[Sequence[str]]] = {
     "task: linger": (("look", "pay"), ("look", "linger"), ("pay",)),
     "task: approvals": (("look", "pay", "send", "stamp"), ("send", "pay")),
     "task: look": (("look",),),
+    "task: agents": (("delegate", "spawn"), ("pay",)),
+    "task: below": (("pay", "deeper"),),
+    "task: bottom": (("look", "pay"),),
     "task: shell": (("look", "shell"), ("shell",)),
     "task: answer": (),
     "task: odd": (("unknown", "list", "text", "null"), ("nan", "deep", "control", "characters"), ("strange",) * 7),
@@ -145,7 +149,7 @@ def registry_of(stage: Stage) -> Registry:
     """Everything that the run may call or create."""
     tasks = [Checkout(), Payment(stage), Report(stage)]
     hooks = [ask_first, ask_again] if stage.asks else []
-    return Registry([Extension(name="scenario", tools=tools_of(stage), tasks=tasks, before_tool=hooks)])
+    return Registry([Extension(name="scenario", tools=[*tools_of(stage), *HANDING_ON], tasks=tasks, before_tool=hooks)])
 
 
 async def ask_first(seen: CallToJudge) -> Ask | None:
@@ -154,6 +158,28 @@ async def ask_first(seen: CallToJudge) -> Ask | None:
 
 async def ask_again(seen: CallToJudge) -> Ask | None:
     return Ask("really?", deadline=3600) if seen.name == "pay" else None
+
+
+@tool(replay="safe")
+async def delegate(call: Call, n: int) -> WaitFor:
+    """To a sub-agent that delegates in turn."""
+    return await call.delegate("task: below")
+
+
+@tool(replay="safe")
+async def deeper(call: Call, n: int) -> WaitFor:
+    """To the last one."""
+    return await call.delegate("task: bottom")
+
+
+@tool(replay="safe")
+async def spawn(call: Call, n: int) -> str:
+    """An agent in the background."""
+    return str((await call.agents.start("task: bottom")).id)
+
+
+#: They have no effect but what their sub-agents do.
+HANDING_ON = (delegate, deeper, spawn)
 
 
 def tools_of(stage: Stage) -> list[Tool]:

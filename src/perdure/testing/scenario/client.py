@@ -12,6 +12,7 @@ from perdure.app.opening import store
 from perdure.app.session import Session
 from perdure.clock import Clock
 from perdure.errors import AlreadyAnswered, NotFound, StorageRejected, StorageUncertain
+from perdure.harness.anchor import ANCHOR
 from perdure.harness.decisions import Allow, Decision, Deny, Edit
 from perdure.harness.harness import RequestLimits
 from perdure.harness.submissions import SubmissionHandle
@@ -93,6 +94,19 @@ class Life:
         for name in ("checkout", "report"):
             await self.session.wait_task(found[name])
         await self._settle(work)
+
+    async def agents(self) -> None:
+        """Sub-agents two deep, and one in the background, which is stopped when nothing is to do any more."""
+        work = [await self._submit("task: agents", "main")]
+        self._stage.ready.set()
+        await self._settle(work)
+        await self.session.wait_idle(background=True)
+        for task in self.session.inspect().tasks:
+            if task.kind == ANCHOR:
+                await self._stop(task.id)
+
+    async def _stop(self, agent: int) -> None:
+        await self._sure(lambda: self.session.abort_task(agent, "the end"))
 
     async def shell(self) -> None:
         """Effects of commands, which leave processes behind."""
@@ -202,6 +216,7 @@ VARIANTS: Mapping[str, Callable[[Life], Awaitable[None]]] = {
     "abort": Life.abort,
     "tasks": Life.tasks,
     "kernel": Life.kernel,
+    "agents": Life.agents,
     "shell": Life.shell,
     "odd": Life.odd,
     "approvals": Life.approvals,

@@ -10,7 +10,7 @@ from perdure.harness.approval import asked_call
 from perdure.harness.context import render
 from perdure.harness.stored import TOOL
 from perdure.harness.valid import valid
-from perdure.messages import ToolMessage
+from perdure.messages import ToolMessage, text_of
 from perdure.records import (
     Completed,
     Completing,
@@ -33,6 +33,8 @@ from perdure.testing.scenario.notes import Accepted, Effect, Note, Settled, Show
 from perdure.testing.scenario.stored import Stored
 from perdure.testing.strict import broken_pairs
 
+#: Tools without an effect of their own.
+HANDED_ON = ("delegate", "deeper", "spawn")
 #: Submissions of the abort variant that may end without an answer.
 MAY_BE_ABORTED = ("main", "later", "steer")
 
@@ -53,6 +55,7 @@ def at_end(stored: Stored, notes: Iterable[Note], variant: str) -> list[str]:
         *_unfounded(stored, notes),
         *_invalid(stored),
         *_odd_outcomes(stored, notes),
+        *(_agents(stored) if variant == "agents" else ()),
     ]
 
 
@@ -159,11 +162,24 @@ def _unfounded(stored: Stored, notes: Iterable[Note]) -> Iterator[str]:
     happened = {effect.task for effect in of(notes, Effect)}
     for entry in stored.entries.values():
         for message in entry.messages:
-            if isinstance(message, ToolMessage) and message.error is None and entry.task not in happened:
+            if not isinstance(message, ToolMessage) or message.name in HANDED_ON:
+                continue
+            if message.error is None and entry.task not in happened:
                 yield f"entry {entry.id} says that {message.name} was done by task {entry.task}, and it was not"
     for task in stored.tasks.values():
         if task.kind.startswith("scenario.pay") and isinstance(task.outcome, Completed) and task.id not in happened:
             yield f"payment {task.id} completed, and never happened"
+
+
+def _agents(stored: Stored) -> Iterator[str]:
+    """Each sub-agent was made once, and the one in the background answered once."""
+    owners = Counter(each.owner for each in stored.conversations.values() if each.owner is not None)
+    if sorted(owners.values()) != [1, 1, 1]:
+        yield f"three sub-agents were asked for, these tasks own so many conversations: {dict(owners)}"
+    texts = [text_of(message) for entry in stored.entries.values() for message in entry.messages]
+    told = [text for text in texts if text.startswith("[Agent ") and " answered]" in text]
+    if len(told) != 1:
+        yield f"the agent in the background answered {len(told)} times: {told}"
 
 
 # -- the end ------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from perdure.clock import Clock
 from perdure.errors import ModelError
 from perdure.harness.call import Call
 from perdure.harness.decisions import Ask
+from perdure.harness.handover import WaitFor
 from perdure.harness.hooks import AnswerReceived, Block, CallToJudge
 from perdure.harness.registry import Extension, Registry, Tool, section, tool
 from perdure.harness.valid import valid
@@ -71,7 +72,16 @@ class SimulatedModel:
         return [*events, Finished("tool_calls", Usage(input=10, output=5))]
 
 
-TOOL_NAMES = {"s": "look", "u": "pay", "f": "fail", "q": "queue", "g": "look", "t": "stubborn"}
+TOOL_NAMES = {
+    "s": "look",
+    "u": "pay",
+    "f": "fail",
+    "q": "queue",
+    "g": "look",
+    "t": "stubborn",
+    "d": "delegate",
+    "b": "spawn",
+}
 
 
 def _progress(messages: Any) -> tuple[dict[str, Any], int]:
@@ -158,7 +168,17 @@ def _tools(life: Life) -> list[Tool]:
             await life.pause(1.0)
             return "went on"
 
-    return [look, pay, fail, queue, stubborn]
+    @tool(replay="safe")
+    async def delegate(call: Call, n: int) -> WaitFor:
+        """To a sub-agent that delegates, too: as deep as it may."""
+        return await call.delegate("rounds=1 calls=ud")
+
+    @tool(replay="safe")
+    async def spawn(call: Call, n: int) -> str:
+        life.ledger.count("spawned")
+        return f"agent {(await call.agents.start('rounds=1 calls=us')).id}"
+
+    return [look, pay, fail, queue, stubborn, delegate, spawn]
 
 
 class Checkout(TaskDefinition):

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
 from perdure.app.session import Session
+from perdure.harness.anchor import REPORT
 from perdure.harness.context import render
 from perdure.harness.runs import run_of
 from perdure.harness.stored import GENERATION, LIVE
 from perdure.harness.valid import valid
+from perdure.messages import text_of
 from perdure.records import (
     Completing,
     Outside,
     Placed,
     Running,
+    Task,
     Waiting,
     decode_conversation,
     decode_entry,
@@ -37,7 +41,7 @@ def look(line: Line) -> Iterator[str]:
         conversation = state.conversations.get(task.conversation)
         if conversation is None:
             yield f"task {task.id} lives in conversation {task.conversation}, which is not in memory"
-        elif conversation.owner is not None and conversation.owner not in state.tasks:
+        elif conversation.owner is not None and conversation.owner not in state.tasks and not _on_its_way_out(task):
             yield f"task {task.id} lives in conversation {conversation.id}, whose owner {conversation.owner} has ended"
         match task.state:
             case Waiting(on=on, policy=policy) if not isinstance(policy, Outside):
@@ -59,6 +63,11 @@ def look(line: Line) -> Iterator[str]:
             yield f"conversation {id} has {len(runs)} live runs"
         if (run_of(state, id) is not None) != bool(runs):
             yield f"conversation {id} says busy={run_of(state, id) is not None}"
+
+
+def _on_its_way_out(task: Task) -> bool:
+    """A background task, which owners do not wait for, but do stop."""
+    return task.background and task.abort is not None
 
 
 def _has_work(state: State, id: Any) -> bool:
@@ -119,12 +128,28 @@ async def final(storage: Any, session: str, ledger: Ledger, model: str) -> None:
     live = [decode_task(body) for body in await storage.scan_tasks(session, live=True)]
     if live:
         ledger.violated(f"tasks {[(task.id, task.kind, task.state) for task in live]} never ended")
+    reports = [
+        task
+        for task in map(decode_task, await storage.scan_tasks(session, live=False, limit=100_000))
+        if task.kind == REPORT
+    ]
     for body in await storage.scan_conversations(session, limit=10_000):
         conversation = decode_conversation(body)
         entries = [decode_entry(item) for item in await storage.scan_entries(session, conversation.id, limit=100_000)]
         seqs = [entry.seq for entry in entries]
         if seqs != sorted(seqs, reverse=True):
             ledger.violated(f"entries of conversation {conversation.id} are out of order")
+        told = Counter(
+            text_of(message)
+            for entry in entries
+            for message in entry.messages
+            if text_of(message).startswith("[Agent ")
+        )
+        for text, times in told.items():
+            sent = [task for task in reports if text.startswith(f"[Agent {task.input['agent']} ")]
+            owed = sum(task.conversation == conversation.id for task in sent)
+            if times > owed and "was stopped" not in text:
+                ledger.violated(f"conversation {conversation.id} was told {times} times: {text!r}; {owed} were sent")
         wrong = valid(render(cut(entries[::-1]), model=model), model=model)
         if wrong and entries:
             ledger.violated(f"conversation {conversation.id} renders to an invalid transcript: {wrong[0]}")

@@ -45,7 +45,7 @@ class User:
                 await self._act()
             except GONE:
                 return
-            except (StorageError, NotFound, AlreadyAnswered, ConversationBusy) as error:
+            except (StorageError, NotFound, AlreadyAnswered, ConversationBusy, TaskRefused) as error:
                 self._life.ledger.count(f"refused: {type(error).__name__}")
 
     async def _act(self) -> None:
@@ -69,15 +69,17 @@ class User:
         elif draw < 0.9:
             async with chat.commit() as tx:
                 tx.create_task(Asking)
-        elif draw < 0.93:
+        elif draw < 0.91:
             await self._answer(chat)
+        elif draw < 0.94:
+            await self._agents(chat)
         elif draw < 0.96:
             await self._fork(chat)
         else:
             await self._branch()
 
     async def _submit(self, chat: Any) -> None:
-        calls = "".join(self._random.choice("ssuufqgtx") for _ in range(self._random.randrange(4)))
+        calls = "".join(self._random.choice("ssuufqgtxdb") for _ in range(self._random.randrange(4)))
         number = self._random.randrange(6)
         request_id = f"r{number}" if self._random.random() < 0.4 else None
         text = f"rounds={number % 3} calls={calls}" if request_id is None else f"rounds={number % 3} calls=su"
@@ -100,6 +102,18 @@ class User:
                 self._life.ledger.count("answers that decide nothing")
                 return
             self._life.ledger.count("answers")
+
+    async def _agents(self, chat: Any) -> None:
+        """Start an agent, tell one more, steer it, or stop it."""
+        known = await chat.agents.list()
+        if not known or self._random.random() < 0.4:
+            await chat.agents.start("rounds=1 calls=sd")
+        elif self._random.random() < 0.7:
+            agent = self._random.choice(known)
+            await chat.agents.send(agent.id, "rounds=1 calls=s", when_busy=self._random.choice(["follow_up", "steer"]))
+        else:
+            await chat.agents.stop(self._random.choice(known).id)
+        self._life.ledger.count("agents")
 
     async def _fork(self, chat: Any) -> None:
         entries = await chat.entries(limit=20)

@@ -17,6 +17,7 @@ from perdure.app.opening import open_session
 from perdure.app.session import Session
 from perdure.backends.memory import MemoryStorage
 from perdure.errors import SessionClosed, SessionPoisoned, StorageError
+from perdure.harness.anchor import ANCHOR, REPORT
 from perdure.harness.approval import asked_call
 from perdure.harness.harness import RequestLimits
 from perdure.harness.stored import TOOL
@@ -215,7 +216,8 @@ class World:
                 await life.session.retry(task.id)
             await self._place_what_is_left(life)
             try:
-                await asyncio.wait_for(life.session.wait_idle(), 10)
+                await asyncio.wait_for(life.session.wait_idle(background=True), 10)
+                await self._let_agents_go(life)
             except TimeoutError:
                 self.ledger.raise_first()
                 continue
@@ -228,6 +230,14 @@ class World:
         await life.session.close()
         await final(life.storage, SESSION, self.ledger, "simulated")
         life.crash()
+
+    async def _let_agents_go(self, life: Life) -> None:
+        """They rest until somebody stops them, and each has answered all that it was told."""
+        for task in life.session.inspect().tasks:
+            if task.kind == REPORT:
+                self.ledger.violated(f"report {task.id} of agent {task.owner} waits for what has come to rest")
+            elif task.kind == ANCHOR and not task.aborting:
+                await life.session.abort_task(task.id, "the end")
 
     async def _place_what_is_left(self, life: Life) -> None:
         """A failed run leaves the inbox alone until something new comes (H6)."""
