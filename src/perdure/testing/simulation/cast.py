@@ -168,6 +168,10 @@ def _tools(life: Life) -> list[Tool]:
             await life.pause(1.0)
             return "went on"
 
+    return [look, pay, fail, queue, stubborn, *_handing_on(life)]
+
+
+def _handing_on(life: Life) -> list[Tool]:
     @tool(replay="safe")
     async def delegate(call: Call, n: int) -> WaitFor:
         """To a sub-agent that delegates, too: as deep as it may."""
@@ -178,7 +182,7 @@ def _tools(life: Life) -> list[Tool]:
         life.ledger.count("spawned")
         return f"agent {(await call.agents.start('rounds=1 calls=us')).id}"
 
-    return [look, pay, fail, queue, stubborn, delegate, spawn]
+    return [delegate, spawn]
 
 
 class Checkout(TaskDefinition):
