@@ -66,7 +66,7 @@ class User:
             async with chat.commit() as tx:
                 payments = [self._random.random() < 0.7 for _ in range(3)]
                 tx.create_task(Checkout, {"payments": payments}, background=self._random.random() < 0.3)
-        elif draw < 0.9:
+        elif draw < 0.88:
             async with chat.commit() as tx:
                 tx.create_task(Asking)
         elif draw < 0.91:
