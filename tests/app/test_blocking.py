@@ -33,6 +33,7 @@ def plain_calls(session: Any, chat: Any, sent: Any, store: Any) -> dict[str, Cal
         "Conversation.busy": lambda: chat.busy,
         "Conversation.inbox": chat.inbox,
         "Conversation.jobs": lambda: chat.jobs,
+        "Conversation.agents": lambda: chat.agents,
         "Store.look": store.look,
         "Store.hand_in": store.hand_in,
         "Store.session": store.session,

@@ -196,7 +196,7 @@ async def test_an_owner_that_takes_nothing_for_ten_seconds_is_reported_and_the_i
         await clock.advance(9.5)
         assert not waiting.done()
         await clock.advance(2)
-        with pytest.raises(NotTaken, match=rf"worker {deaf.worker.id}.*take-over"):
+        with pytest.raises(NotTaken, match=rf"worker {deaf.worker.id}.*take_over=True"):
             await waiting
         assert (await guest.inbound(handed.id)).taken is None
 

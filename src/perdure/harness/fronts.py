@@ -79,7 +79,7 @@ def _is_new(tx: Transaction, conversation: ConversationId) -> bool:
 
 async def _reaches(tx: Transaction, conversation: ConversationId, stored: Any) -> bool:
     """Whether the conversation sees the newest note. A fork may leave its parent between a commit's entries."""
-    last: int = stored["last"] if stored else 0
+    last: int = stored.get("last", 0) if stored else 0
     point = (await tx.use(conversation)).parent if last else None
     return point is None or not point.entry < last < conversation
 
@@ -91,7 +91,10 @@ async def _anew(tx: Transaction, conversation: ConversationId, installed: Instal
         stale = [entry.id for entry in kept if entry.kind == PROMPT.name]
     await _keep(tx, installed, [digest for _, digest in now.tools], [name for name, _ in now.tools])
     draft = await tx.doc(FRONT, conversation)
-    for name, value in rendered_front(now, head, stale).items():
+    front = rendered_front(now, head, stale)
+    for name in [name for name in draft if name not in front]:
+        del draft[name]
+    for name, value in front.items():
         draft[name] = value
 
 
@@ -107,6 +110,8 @@ async def _noted(tx: Transaction, conversation: ConversationId, installed: Insta
     draft["last"] = entry.id
     for tool in added:
         draft["tools"].append(tool)
+    if "noted" not in draft:
+        draft["noted"] = {"sections": {}, "tools": {}}
     noted = draft["noted"]
     for name, digest in sections.items():
         noted["sections"][name] = digest
@@ -145,7 +150,7 @@ async def front_of(harness: Harness, conversation: ConversationId, installed: In
         spec = await _spec(harness, installed, name, digest)
         if spec is not None:
             tools.append(spec)
-    return Front(system_of(stored), tuple(tools), frozenset(stored["stale"]))
+    return Front(system_of(stored), tuple(tools), frozenset(stored.get("stale", ())))
 
 
 async def _spec(harness: Harness, installed: Installed, name: str, digest: str) -> ToolSpec | None:

@@ -79,16 +79,20 @@ def _text(section: Section, scope: PromptScope) -> str:
     return clean_text(text)
 
 
+#: What notes changed where there are none.
+NOTHING: Mapping[str, Mapping[str, str]] = {"sections": {}, "tools": {}}
+
+
 def decide(front: Mapping[str, Any] | None, head: int, reaches: bool, now: Wanted) -> Decision:
     """What is to be done so that the model knows of the wanted front.
 
     `front` is what is stored; `head` is the transcript's present head; `reaches` says that its notes are all there.
     """
-    if not front or front["head"] != head or not reaches:
+    if not front or front.get("head", 0) != head or not reaches:
         return Anew()
     sections = _changed_sections(front, now.sections)
     sent: dict[str, str] = dict(front["tools"])
-    noted: dict[str, str] = front["noted"]["tools"]
+    noted: Mapping[str, str] = front.get("noted", NOTHING)["tools"]
     added: list[tuple[str, str]] = []
     tools: dict[str, str] = {}
     for name, digest in now.tools:
@@ -107,7 +111,7 @@ def decide(front: Mapping[str, Any] | None, head: int, reaches: bool, now: Wante
 
 def _changed_sections(front: Mapping[str, Any], now: Sequence[tuple[str, str | None]]) -> dict[str, str]:
     base: dict[str, str] = dict(front["sections"])
-    noted: dict[str, str] = front["noted"]["sections"]
+    noted: Mapping[str, str] = front.get("noted", NOTHING)["sections"]
     changed: dict[str, str] = {}
     for name, text in now:
         if text is None:
@@ -122,14 +126,15 @@ def _changed_sections(front: Mapping[str, Any], now: Sequence[tuple[str, str | N
 
 def rendered_front(now: Wanted, head: int, stale: Sequence[int]) -> dict[str, Any]:
     """The stored form of a front that is rendered anew. `stale` are the notes that the transcript keeps from before."""
-    return {
-        "head": head,
-        "last": 0,
+    front: dict[str, Any] = {
         "sections": [[name, text] for name, text in now.sections if text is not None],
         "tools": [list(tool) for tool in now.tools],
-        "noted": {"sections": {}, "tools": {}},
-        "stale": list(stale),
     }
+    if head:
+        front["head"] = head
+    if stale:
+        front["stale"] = list(stale)
+    return front
 
 
 def system_of(front: Mapping[str, Any]) -> str:

@@ -55,12 +55,13 @@ PROMPT = EntryKind("perdure.prompt")
 
 
 def _front() -> Any:
-    return {"head": 0, "last": 0, "sections": [], "tools": [], "noted": {"sections": {}, "tools": {}}, "stale": []}
+    return {"sections": [], "tools": []}
 
 
 #: What stands at the front of a conversation's requests since its newest head (H16): `sections` as [name, text] and
-#: `tools` as [name, digest], in the order in which they are sent; `noted` says by name what notes changed since, as a
-#: digest, "" where it was taken away; `last` is the newest note; `stale` are notes from before that are not sent.
+#: `tools` as [name, digest], in the order in which they are sent. Where there is something to say also `head`, for
+#: which it was made; `noted`, by name what notes changed since, as a digest, "" where it was taken away; `last`, the
+#: newest note; `stale`, notes from before that are not sent.
 FRONT = declare("perdure.front", history="rewindable", fork="as_of", initial=_front)
 
 #: The tools that were ever sent, as models see them, by digest.

@@ -53,44 +53,44 @@ class Stream:
 
         Raises Overspent, before anything is sent, where it is `capped` and others spent what was left meanwhile.
         """
-        asked = self._harness.clock.monotonic()
+        clock, limits = self._harness.clock, self._harness.defaults.limits
+        asked = clock.monotonic()
+        failure: ModelError | None = None
         async with self._harness.permits:
-            self.waited = self._harness.clock.monotonic() - asked
-            spent = await stopped_by(self._harness, self._invocation.conversation) if capped else None
-            if spent is not None:
+            began = clock.monotonic()
+            self.waited = began - asked
+            if capped and (spent := await stopped_by(self._harness, self._invocation.conversation)) is not None:
                 raise Overspent(spent)
-            return await self._run(request)
+            seconds = min(limits.first_byte, limits.total)
+            self._reading = Supervised(self._harness.watch, self._read(request, began), seconds=seconds)
+            try:
+                await self._reading.result()
+            except Exception as error:
+                failure = self._failure(error)
+            finally:
+                self._over = True
+                self._harness.progress.forget(self._flush)
+        if self._message is not None:
+            return self._message  # it was whole: what went wrong after that is of no account
+        raise failure or ModelError(f"the stream of {self._model.name} ended without a finish reason", kind="cut")
 
-    async def _run(self, request: Request) -> AssistantMessage:
-        harness, name = self._harness, self._model.name
-        limits = harness.defaults.limits
-        began = harness.clock.monotonic()
-        reading: Supervised[None] = Supervised(
-            harness.watch, self._read(request, began), seconds=min(limits.first_byte, limits.total)
-        )
-        self._reading = reading
-        try:
-            await reading.result()
-        except TimeUp:
-            what = "stopped answering" if self._shown else "answered nothing"
-            failure = ModelError(f"{name} {what} within the time limit", kind="timeout")
-        except ModelError as error:
-            failure = error
-        except CancelledWithin:
-            failure = ModelError(f"the request to {name} was cancelled from within")
-        except OSError as error:
-            failure = ModelError(f"the connection to {name} failed: {_told(error)}")
-        except Exception as error:  # an adapter that breaks must not take the run with it
-            harness.telemetry.emit("perdure.model.broke", metadata={"model": name, "error": type(error).__name__})
-            failure = ModelError(f"the adapter of {name} broke: {_told(error)}", kind="invalid")
-        else:
-            failure = ModelError(f"the stream of {name} ended without a finish reason", kind="cut")
-        finally:
-            self._over = True
-            harness.progress.forget(self._flush)
-        if self._message is None:
-            raise failure
-        return self._message  # it was whole: what went wrong after that is of no account
+    def _failure(self, error: Exception) -> ModelError:
+        """What went wrong, as a model's error."""
+        name = self._model.name
+        match error:
+            case TimeUp():
+                what = "stopped answering" if self._shown else "answered nothing"
+                return ModelError(f"{name} {what} within the time limit", kind="timeout")
+            case ModelError():
+                return error
+            case CancelledWithin():
+                return ModelError(f"the request to {name} was cancelled from within")
+            case OSError():
+                return ModelError(f"the connection to {name} failed: {_told(error)}")
+            case _:  # an adapter that breaks must not take the run with it
+                metadata = {"model": name, "error": type(error).__name__}
+                self._harness.telemetry.emit("perdure.model.broke", metadata=metadata)
+                return ModelError(f"the adapter of {name} broke: {_told(error)}", kind="invalid")
 
     async def _read(self, request: Request, began: float) -> None:
         """Runs as a task of its own. The answer ends with its finish reason: nothing after it is waited for."""

@@ -20,6 +20,8 @@ Shelf = dict[Name, Loaded]
 
 #: The shelf of an owner without documents, shared and never changed: thousands of owners may be in memory.
 EMPTY: Shelf = {}
+#: A shelf of at most so many is one for the tip and what is published while they are alike; it is copied to be changed.
+SHARED = 4
 
 
 class Shelves:
@@ -37,11 +39,15 @@ class Shelves:
 
     def advance(self, flight: Flight) -> None:
         """The commit was admitted: it is part of the tip."""
-        _apply(self.tip, flight)
+        _apply(self.tip, flight, self.published)
 
     def publish(self, flight: Flight) -> None:
         """The commit is durable. Documents of tasks that it ended are gone with them (K22)."""
-        _apply(self.published, flight)
+        _apply(self.published, flight, self.tip)
+        for owner, _, _ in flight.shelved:
+            mine, tip = self.published.get(owner), self.tip.get(owner)
+            if mine is not tip and mine is not None and tip is not None and _alike(mine, tip):
+                self.published[owner] = tip
         for task in flight.candidate.tasks.values():
             if not task.live:
                 self.drop(("task", task.id))
@@ -138,7 +144,12 @@ class Shelves:
         )
 
 
-def _apply(shelves: dict[Owner, Shelf], flight: Flight) -> None:
+def _alike(one: Shelf, other: Shelf) -> bool:
+    """Whether both hold the very same, and so little that a copy costs nothing."""
+    return len(one) == len(other) <= SHARED and all(other.get(name) is loaded for name, loaded in one.items())
+
+
+def _apply(shelves: dict[Owner, Shelf], flight: Flight, others: dict[Owner, Shelf]) -> None:
     """Records that this very commit made have no documents in storage: their shelves are complete from the start."""
     for owner in flight.owners:
         shelves.setdefault(owner, EMPTY)
@@ -146,9 +157,9 @@ def _apply(shelves: dict[Owner, Shelf], flight: Flight) -> None:
         shelf = shelves.get(owner)
         if shelf is None:
             continue
+        if shelf is EMPTY or others.get(owner) is shelf:
+            shelf = shelves[owner] = dict(shelf)
         if loaded is None:
             shelf.pop(name, None)
-        elif shelf is EMPTY:
-            shelves[owner] = {name: loaded}
         else:
             shelf[name] = loaded
