@@ -33,7 +33,7 @@ from perdure.testing.scenario.stored import RawStore, Stored
 
 pytestmark = [pytest.mark.anyio, pytest.mark.invariant("O-1", "O-2", "O-3", "O-4")]
 
-VARIANTS = ("plain", "abort", "tasks", "kernel")
+VARIANTS = ("plain", "abort", "tasks", "kernel", "compact")
 #: The work of the writes is shared by so many tests, so that they can run side by side.
 SHARES = 2
 #: How many of the writes the short form takes, and of syncs and events where each was seen by another test.
@@ -122,6 +122,18 @@ def finished(kennel: Kennel, place: Place) -> Callable[[str], tuple[Stored, list
 
 
 # -- the run itself -----------------------------------------------------------------------------
+
+
+@pytest.mark.invariant("HC-14")
+def test_undisturbed_a_run_compacts_in_every_way_and_is_reset(finished):
+    stored, notes = finished("compact")
+
+    heads = [entry for entry in stored.entries.values() if entry.head is not None]
+    assert at_end(stored, notes, "compact") == []
+    assert {entry.data["reason"] for entry in heads if entry.kind == "perdure.compaction"} == {
+        "background", "manual", "threshold", "overflow",
+    }  # fmt: skip
+    assert [entry.kind for entry in heads][-1] == "perdure.reset"
 
 
 def test_undisturbed_every_effect_happens_once_and_every_call_succeeds(finished):

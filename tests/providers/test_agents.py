@@ -18,7 +18,7 @@ from perdure.model import Usage
 from perdure.telemetry import Telemetry
 from perdure.testing.clock import ManualClock
 from perdure.testing.fakes import reply
-from perdure.testing.scripted import answer, by_round, call, hang, say, think
+from perdure.testing.scripted import answer, by_round, call, fail, hang, say, think
 from perdure.testing.strict import broken_pairs
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
@@ -289,3 +289,28 @@ async def test_a_session_opens_and_closes_without_its_models_package_or_key(monk
     assert isinstance(settled, NotAnswered)
     assert settled.reason == "no_model"
     assert "OPENAI_API_KEY" in (settled.detail or "")
+
+
+async def test_a_context_that_the_vendor_refuses_is_summarised_and_sent_again_once(wire, point):
+    """It says so in its own way; the summary comes from the same model, and counts (H26, H34)."""
+    asked = []
+
+    def script(request):
+        texts = [text_of(message) for message in request.messages]
+        asked.append("summary" if "<record>" in texts[-1] else len(texts))
+        if asked[-1] == "summary":
+            return answer(say("They spoke of numbers."), usage=Usage(input=50, output=5))
+        return fail("overflow") if len(texts) > 4 else answer(say("Ok."), usage=Usage(input=10, output=1))
+
+    await wire.serve(script)
+    point(wire)
+    async with perdure.open("memory:", model=wire.vendor.name) as session:
+        chat = await session.root()
+        for number in range(3):
+            assert await answer_to(await chat.submit(f"The number is {number}.")) == "Ok."
+        kinds = [entry.kind for entry in await entries_of(chat)]
+        usage = (await chat.usage())["models"][wire.vendor.name]
+    assert asked[:4] == [1, 3, 5, "summary"]
+    assert asked[4:] in ([3], [4])  # some take two user messages as one
+    assert kinds.count("perdure.compaction") == 1
+    assert (usage["requests"], usage["input"]) == (5, 80)

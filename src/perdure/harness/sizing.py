@@ -149,10 +149,10 @@ async def overflowed(
         return stuck
     window = harness.window(settings.model)
     whole = sum(map(tokens.of_entry, entries))
-    keep = min(settings.compaction_keep_recent, whole // 2) if window is None else thresholds(settings, window).keep
-    if choose(entries, keep) is None:
-        keep = 0
-    if choose(entries, keep) is None:
+    usual = settings.compaction_keep_recent if window is None else thresholds(settings, window).keep
+    wishes = (min(usual, whole // 2), 0)  # the estimate was wrong, or the window is smaller than it was said to be
+    keep = next((wish for wish in wishes if choose(entries, wish) is not None), None)
+    if keep is None:
         return stuck
     task = start_compaction(harness, tx, conversation, reason="overflow", keep=keep, owner=tx.invocation)
     return Waits(task, Known(blocked=True, since=task.id, overflow=told))

@@ -25,7 +25,7 @@ from perdure.tasks.questions import answered
 from perdure.telemetry import Telemetry
 from perdure.testing import scripted
 from perdure.testing.scenario.notes import Effect, Notes
-from perdure.testing.scripted import Answer, ScriptedModel, answer, call, pause, say
+from perdure.testing.scripted import Answer, ScriptedModel, answer, call, fail, pause, say
 from perdure.testing.strict import StrictModel
 
 #: Kill points around and inside each effect.
@@ -64,6 +64,10 @@ PLANS: dict[str, Sequence[Sequence[str]]] = {
     "task: answer": (),
     "task: odd": (("unknown", "list", "text", "null"), ("nan", "deep", "control", "characters"), ("strange",) * 7),
 }
+#: What fills a context, a window of it, and what the model finds too much in more than so many messages.
+FILLING = "word " * 120
+WINDOW = 2000
+TOO_MUCH, MOST_MESSAGES = "too much", 13
 _DEEP = f"{'[' * 200}{']' * 200}"
 #: Calls that no tool was made for, by their name in a plan. Their ids repeat, as those of all calls do.
 ODD_CALLS: dict[str, scripted.Call] = {
@@ -115,11 +119,18 @@ class Numbers:
         )
 
 
-def model_of(stage: Stage) -> StrictModel:
-    """Calls what the plan of the newest task says, round by round; refuses whatever any provider would refuse."""
+def model_of(stage: Stage, window: int | None = None) -> StrictModel:
+    """Calls what the plan of the newest task says, round by round; refuses whatever any provider would refuse.
+
+    Where it is told that something is too much, it takes no more than a few messages.
+    """
 
     def script(request: Request) -> Answer:
         stage.telemetry.emit(MODEL_SPEAKS)
+        if request.options.get("purpose") == "compaction":
+            return answer(say("They talked. "), pause(0.004), say("Much."))
+        if len(request.messages) > MOST_MESSAGES and TOO_MUCH in text_of(request.messages[-1]):
+            return answer(fail("overflow"))
         plan, done, steered = progress_of(request.messages)
         if done >= len(plan):
             return answer(say(f"That is all, after {done} rounds{', as you wished' if steered else ''}.", pieces=3))
@@ -127,7 +138,7 @@ def model_of(stage: Stage) -> StrictModel:
         # A pause in the middle, for a part of the answer to be committed before the rest comes.
         return answer(say(f"Round {done + 1}. "), pause(0.004), say("I begin."), *calls)
 
-    return StrictModel(ScriptedModel(script, clock=stage.clock))
+    return StrictModel(ScriptedModel(script, clock=stage.clock, context_window=window))
 
 
 def progress_of(messages: Sequence[Any]) -> tuple[Sequence[Sequence[str]], int, bool]:

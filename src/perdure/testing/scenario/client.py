@@ -14,7 +14,7 @@ from perdure.clock import Clock
 from perdure.errors import AlreadyAnswered, NotFound, StorageRejected, StorageUncertain
 from perdure.harness.anchor import ANCHOR
 from perdure.harness.decisions import Allow, Decision, Deny, Edit
-from perdure.harness.harness import RequestLimits
+from perdure.harness.harness import RequestLimits, Settings
 from perdure.harness.submissions import SubmissionHandle
 from perdure.messages import user
 from perdure.records import Inbound, encode
@@ -24,9 +24,21 @@ from perdure.session.documents import document
 from perdure.storage import Storage
 from perdure.surface.settled import Answered, NotAnswered
 from perdure.telemetry import Telemetry
-from perdure.testing.scenario.cast import ACCEPTED, SHOWN, Checkout, Numbers, Report, Stage, model_of, registry_of
+from perdure.testing.scenario.cast import (
+    ACCEPTED,
+    FILLING,
+    SHOWN,
+    TOO_MUCH,
+    WINDOW,
+    Checkout,
+    Numbers,
+    Report,
+    Stage,
+    model_of,
+    registry_of,
+)
 from perdure.testing.scenario.notes import Accepted, Notes, Said, Settled, Shown
-from perdure.testing.scenario.steps import take_step
+from perdure.testing.scenario.steps import REMARK, take_step
 
 T = TypeVar("T")
 
@@ -129,6 +141,24 @@ class Life:
         self._stage.ready.set()
         await self._settle(work)
 
+    async def compact(self) -> None:
+        """Summaries beside the work, on request, before a request and after an overflow; then a reset."""
+        await self._sure(lambda: self._fill("before", [FILLING] * 3))
+        work = [await self._submit(f"task: answer {number} {FILLING}", f"talk {number}") for number in range(2)]
+        self._stage.ready.set()
+        await self._settle(work)
+        asked = await self._sure(self._compact)
+        await self._settle([await self._submit("task: look", "meanwhile")])
+        await self.session.wait_task(asked)
+        work = [await self._submit(f"task: look {FILLING * 7}", "large")]
+        work.append(await self._submit("hurry up", "steer", when_busy="steer"))
+        await self._settle(work)
+        await self._sure(lambda: self._fill("many", ["word"] * 16))
+        await self._settle([await self._submit(f"task: answer, that is {TOO_MUCH}", "too much")])
+        work = [await self._submit("task: three rounds", "main"), await self._sure(self._reset)]
+        work.append(await self._submit("task: look", "afterwards"))
+        await self._settle(work)
+
     async def kernel(self) -> None:
         """Commits on documents, entries, forks and questions, one after another."""
         await self.session.resume()
@@ -156,6 +186,24 @@ class Life:
 
     async def _abort(self) -> None:
         await (await self.session.root()).abort()
+
+    async def _fill(self, name: str, texts: list[str]) -> None:
+        """Say all this, once."""
+        chat = await self.session.root()
+        async with self.session.commit() as tx:
+            started = await tx.doc(STARTED)
+            if name not in started:
+                started[name] = True
+                for text in texts:
+                    tx.append(chat.id, REMARK, messages=(user(text),))
+
+    async def _compact(self) -> int:
+        return await (await self.session.root()).compact("keep the numbers")
+
+    async def _reset(self) -> SubmissionHandle:
+        sent = await (await self.session.root()).reset("From here on.", request_id="reset")
+        self._accepted("reset", sent.id)
+        return sent
 
     async def _start_tasks(self) -> None:
         chat = await self.session.root()
@@ -220,6 +268,7 @@ VARIANTS: Mapping[str, Callable[[Life], Awaitable[None]]] = {
     "shell": Life.shell,
     "odd": Life.odd,
     "approvals": Life.approvals,
+    "compact": Life.compact,
 }
 
 
@@ -264,12 +313,19 @@ async def live(
         "limits": RequestLimits(first_byte=20, progress=20, total=60),
         "progress_interval": 0.002,
         "sandbox": sandbox,
+        **(_cramped(stage) if variant == "compact" else {}),
         **options,
     }
     async with store(storage, clock=clock, telemetry=telemetry) as one, one.session(SESSION, **options) as session:
         opened.append(session)
         session.observe(shown)
         await Life(session, stage).see_through(variant)
+
+
+def _cramped(stage: Stage) -> dict[str, Any]:
+    """A small window, and what keeps a conversation within it."""
+    settings = Settings(compaction_reserve=1000, compaction_keep_recent=100, compaction_background=400)
+    return {"model": model_of(stage, WINDOW), "settings": settings}
 
 
 async def _hand_in(storage: Storage, notes: Notes, life: int, clock: Clock) -> None:

@@ -37,6 +37,8 @@ from perdure.testing.strict import broken_pairs
 HANDED_ON = ("delegate", "deeper", "spawn")
 #: Submissions of the abort variant that may end without an answer.
 MAY_BE_ABORTED = ("main", "later", "steer")
+#: How submissions of a variant and type may end, besides done.
+MAY_END_SO = {("compact", "input"): ("reset",), ("compact", "summary"): ("stale",)}
 
 
 def after_crash(stored: Stored, notes: Iterable[Note]) -> list[str]:
@@ -194,7 +196,7 @@ def _unsettled(stored: Stored, notes: Iterable[Note], variant: str) -> Iterator[
         how, name = _how(item), names.get(item.id)
         if item.live:
             yield f"submission {item.id} ({name!r}) never settled: {item.state}"
-        elif how == "aborted" and variant == "abort" and (name is None or name in MAY_BE_ABORTED):
+        elif _may_end(variant, item, how, name):
             continue
         elif how != "done":
             yield f"submission {item.id} ({name!r}) was not answered: {item.state}"
@@ -203,6 +205,13 @@ def _unsettled(stored: Stored, notes: Iterable[Note], variant: str) -> Iterator[
     for item in stored.inbound.values():
         if item.taken is None or "submission" not in item.answer:
             yield f"item {item.id} was not acted on: {item.answer}"
+
+
+def _may_end(variant: str, item: Submission, how: str, name: str | None) -> bool:
+    """Whether a submission may end without an answer, as this one did."""
+    if how == "aborted" and variant == "abort":
+        return name is None or name in MAY_BE_ABORTED
+    return how in MAY_END_SO.get((variant, item.type), ())
 
 
 def _invalid(stored: Stored) -> Iterator[str]:

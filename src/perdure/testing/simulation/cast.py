@@ -32,10 +32,13 @@ class SimulatedModel:
     violation."""
 
     name: str
-    context_window: int | None = None
+    context_window: int | None
 
-    def __init__(self, ledger: Ledger, clock: Clock, random: Random, *, trouble: float) -> None:
+    def __init__(
+        self, ledger: Ledger, clock: Clock, random: Random, *, trouble: float, window: int | None = None
+    ) -> None:
         self.name = "simulated"
+        self.context_window = window
         self._ledger = ledger
         self._clock = clock
         self._random = random
@@ -52,13 +55,21 @@ class SimulatedModel:
             raise ModelError(
                 "the provider is overloaded", kind=self._random.choice(["retryable", "rate_limited"]), after=0.3
             )
-        for event in self._answer(request.messages):
+        summary = request.options.get("purpose") == "compaction"
+        if not summary and self._random.random() < self._trouble / 4:
+            self._ledger.count("overflows")
+            raise ModelError("this is too long", kind="overflow")
+        for event in self._summary() if summary else self._answer(request.messages):
             if self._random.random() < 0.3:
                 yield Heartbeat()
             await self._clock.sleep(self._random.random() * 0.1)
             if self._random.random() < self._trouble / 8:
                 return  # the stream is cut
             yield event
+
+    def _summary(self) -> list[ModelEvent]:
+        self._ledger.count("summaries")
+        return [TextDelta("They talked."), Finished("stop", Usage(input=20, output=2))]
 
     def _answer(self, messages: Any) -> list[ModelEvent]:
         plan, done = _progress(messages)

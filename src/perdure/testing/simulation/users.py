@@ -51,8 +51,15 @@ class User:
     async def _act(self) -> None:
         chat = await self._life.session.conversation(self._key)
         draw = self._random.random()
-        if draw < 0.5:
+        if draw < 0.44:
             await self._submit(chat)
+        elif draw < 0.47:
+            sent = await chat.reset(self._random.choice([None, "from here on"]))
+            self._life.ledger.accept(sent.id, self._key, None)
+            self._life.ledger.count("resets")
+        elif draw < 0.5:
+            await chat.compact()
+            self._life.ledger.count("compactions asked for")
         elif draw < 0.6:
             sent = await chat.write(NOTE, {"n": 1})
             self._life.ledger.accept(sent.id, self._key, None)

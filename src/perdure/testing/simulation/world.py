@@ -19,7 +19,7 @@ from perdure.backends.memory import MemoryStorage
 from perdure.errors import SessionClosed, SessionPoisoned, StorageError
 from perdure.harness.anchor import ANCHOR, REPORT
 from perdure.harness.approval import asked_call
-from perdure.harness.harness import RequestLimits
+from perdure.harness.harness import RequestLimits, Settings
 from perdure.harness.stored import TOOL
 from perdure.records import Completed, Faulted, Task
 from perdure.session.change import Change
@@ -33,6 +33,8 @@ from perdure.testing.simulation.ledger import Ledger, Violation
 from perdure.testing.simulation.users import User
 
 SESSION = "main"
+#: In the smallest window they have a few messages compact it.
+CRAMPED = Settings(compaction_reserve=80, compaction_keep_recent=40, compaction_background=60)
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True):
@@ -77,7 +79,14 @@ class Life:
             clock=self.clock,
             telemetry=Telemetry(),
             registry=registry_of(self),
-            model=SimulatedModel(self.ledger, self.clock, self._random, trouble=0.15 * self._trouble),
+            model=SimulatedModel(
+                self.ledger,
+                self.clock,
+                self._random,
+                trouble=0.15 * self._trouble,
+                window=self._random.choice([None, 200, 1000]),
+            ),
+            settings=CRAMPED,
             schema=PlainSchema(),
             limits=RequestLimits(first_byte=5, progress=5, total=30),
             take_over=take_over,
