@@ -143,7 +143,7 @@ class Life:
 
     async def compact(self) -> None:
         """Summaries beside the work, on request, before a request and after an overflow; then a reset."""
-        await self._sure(lambda: self._fill("before", [FILLING] * 3))
+        await self._sure(lambda: _fill(self.session, "before", [FILLING] * 3))
         work = [await self._submit(f"task: answer {number} {FILLING}", f"talk {number}") for number in range(2)]
         self._stage.ready.set()
         await self._settle(work)
@@ -153,7 +153,7 @@ class Life:
         work = [await self._submit(f"task: look {FILLING * 7}", "large")]
         work.append(await self._submit("hurry up", "steer", when_busy="steer"))
         await self._settle(work)
-        await self._sure(lambda: self._fill("many", ["word"] * 16))
+        await self._sure(lambda: _fill(self.session, "many", ["word"] * 16))
         await self._settle([await self._submit(f"task: answer, that is {TOO_MUCH}", "too much")])
         work = [await self._submit("task: three rounds", "main"), await self._sure(self._reset)]
         work.append(await self._submit("task: look", "afterwards"))
@@ -186,16 +186,6 @@ class Life:
 
     async def _abort(self) -> None:
         await (await self.session.root()).abort()
-
-    async def _fill(self, name: str, texts: list[str]) -> None:
-        """Say all this, once."""
-        chat = await self.session.root()
-        async with self.session.commit() as tx:
-            started = await tx.doc(STARTED)
-            if name not in started:
-                started[name] = True
-                for text in texts:
-                    tx.append(chat.id, REMARK, messages=(user(text),))
 
     async def _compact(self) -> int:
         return await (await self.session.root()).compact("keep the numbers")
@@ -326,6 +316,17 @@ def _cramped(stage: Stage) -> dict[str, Any]:
     """A small window, and what keeps a conversation within it."""
     settings = Settings(compaction_reserve=1000, compaction_keep_recent=100, compaction_background=400)
     return {"model": model_of(stage, WINDOW), "settings": settings}
+
+
+async def _fill(session: Session, name: str, texts: list[str]) -> None:
+    """Say all this, once."""
+    chat = await session.root()
+    async with session.commit() as tx:
+        started = await tx.doc(STARTED)
+        if name not in started:
+            started[name] = True
+            for text in texts:
+                tx.append(chat.id, REMARK, messages=(user(text),))
 
 
 async def _hand_in(storage: Storage, notes: Notes, life: int, clock: Clock) -> None:
