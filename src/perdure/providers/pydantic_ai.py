@@ -81,8 +81,7 @@ class PydanticAIModel:
                 instrument=False,
             )
             async with opened as stream:
-                if self._target.api in ("responses", "chat"):
-                    set_right(stream)
+                set_right(stream, self._target.api)
                 count = 0
                 async for event in stream:
                     for each in events.add(event, stream):

@@ -113,13 +113,13 @@ class Events:
         if not self._thoughts:
             return
         indexes, self._thoughts = self._thoughts, []
-        parts = stream.get().parts
+        parts = _managed(stream)
         pieces = [_piece(part) for part in (parts[index] for index in indexes) if isinstance(part, ThinkingPart)]
         yield ThinkingDelta("", {"provider": stream.provider_name, "parts": pieces}, done)
 
     def _settle_calls(self, stream: StreamedResponse) -> Iterator[ModelEvent]:
         """A vendor may correct a call at its end; what was passed on is not taken back, so it has to fit."""
-        parts = stream.get().parts
+        parts = _managed(stream)
         for index, call in self._calls.items():
             part = parts[index]
             whole = part.args if isinstance(part, ToolCallPart) else None
@@ -130,12 +130,17 @@ class Events:
 
     def _no_call_lost(self, stream: StreamedResponse, stop: StopReason) -> None:
         """pydantic-ai leaves a call out whose name never came: the answer would look complete without it."""
-        manager: Any = stream._parts_manager  # pyright: ignore[reportPrivateUsage]
-        if any(isinstance(part, ToolCallPartDelta) for part in manager._parts):
+        if any(isinstance(part, ToolCallPartDelta) for part in _managed(stream)):
             raise ModelError(_NAMELESS, kind="retryable")
         said = any(isinstance(part, TextPart) and part.content for part in stream.get().parts)
         if stop == "tool_calls" and not self._calls and not said:
             raise ModelError("the model finished for the reason that it calls tools, and called none", kind="retryable")
+
+
+def _managed(stream: StreamedResponse) -> list[Any]:
+    """All parts by the numbers of their events. What a stream gives has no nameless calls in it, and other numbers."""
+    manager: Any = stream._parts_manager  # pyright: ignore[reportPrivateUsage]
+    return manager._parts
 
 
 def _piece(part: ThinkingPart) -> dict[str, Any]:

@@ -5,8 +5,8 @@ SDKs read past what they do not know, so its words would be lost, and the answer
 
 from __future__ import annotations
 
+from codecs import BOM_UTF8
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any
 
 import httpx2
 
@@ -19,17 +19,20 @@ def checked(target: Target) -> Callable[[httpx2.Response], Awaitable[None]]:
 
     async def check(response: httpx2.Response) -> None:
         kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
-        if response.status_code != 200 or kind == "text/event-stream":
+        if response.status_code != 200:
+            return
+        if kind == "text/event-stream":
+            _give(response, _unmarked(response.aiter_bytes()))
             return
         # Not by the kind alone: some servers stream events and call them JSON, or text.
-        pieces = response.aiter_bytes()
+        pieces = _unmarked(response.aiter_bytes())
         body = b""
         async for piece in pieces:
             body += piece
             if body.strip():
                 break
         if not body.lstrip().startswith((b"{", b"[", b"<")):
-            response.aiter_bytes = lambda chunk_size=None: _again(body, pieces)  # pyright: ignore[reportAttributeAccessIssue]
+            _give(response, _again(body, pieces))
             return
         async for piece in pieces:
             body += piece
@@ -40,7 +43,26 @@ def checked(target: Target) -> Callable[[httpx2.Response], Awaitable[None]]:
     return check
 
 
-async def _again(body: bytes, pieces: AsyncIterator[Any]) -> AsyncIterator[bytes]:
+async def _again(body: bytes, pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
     yield body
+    async for piece in pieces:
+        yield piece
+
+
+def _give(response: httpx2.Response, pieces: AsyncIterator[bytes]) -> None:
+    """Have the SDK read these."""
+    response.aiter_bytes = lambda chunk_size=None: pieces  # pyright: ignore[reportAttributeAccessIssue]
+
+
+async def _unmarked(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """Without the byte order mark that a stream may begin with: SDKs take it for a part of the first field's name."""
+    head = b""
+    async for piece in pieces:
+        head += piece
+        if not BOM_UTF8.startswith(head):
+            yield head.removeprefix(BOM_UTF8)
+            break
+    else:
+        yield head.removeprefix(BOM_UTF8)
     async for piece in pieces:
         yield piece
