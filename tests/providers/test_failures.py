@@ -195,7 +195,7 @@ async def test_a_wrong_key_is_told_with_the_vendors_words(wire):
     assert error.kind == "auth"
     assert error.after is None
     assert model.name in str(error)
-    assert str(error).endswith("(the key is the one that the program gave)")
+    assert str(error).endswith(f"(the key is read from {wire.vendor.key})")
 
 
 async def test_what_the_caller_sets_is_sent_but_nothing_makes_it_try_twice(wire):
