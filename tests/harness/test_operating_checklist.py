@@ -276,6 +276,33 @@ async def test_7_a_compaction_at_the_threshold_or_an_overflow_is_counted_and_kee
     assert (ledger["input"], ledger["output"]) == (50, 5)
 
 
+async def test_8_a_late_or_slow_reader_is_given_the_newest_view_in_bounded_memory_and_leaves_nothing_behind(
+    memory_world: Any,
+):
+    session = await memory_world.open(say("ok"))
+    chat = await session.conversation("a")
+    await (await chat.submit("before")).wait()
+    async with chat.watch() as watch, chat.events() as events:
+        replica = perdure.Replica()
+        replica.apply(await anext(watch))
+        assert [entry["kind"] for entry in replica.value["entries"]] == ["perdure.user", "perdure.assistant"]
+        for number in range(150):  # nobody reads meanwhile
+            await chat.write(NOTE, number)
+        replica.apply(await anext(watch))
+        assert replica.value["entries"][-1]["data"] == 149
+        waiting = asyncio.ensure_future(anext(watch))
+        await asyncio.sleep(0)
+        assert not waiting.done()  # that one frame stood for all that was missed
+        await chat.write(NOTE, "next")
+        replica.apply(await waiting)
+        assert replica.value["entries"][-1]["data"] == "next"
+        batch = await anext(events)
+        assert [type(event).__name__ for event in batch.events] == ["Snapshot"]
+    assert await said(chat) == ["before", "ok"]
+    with pytest.raises(StopAsyncIteration):
+        await anext(watch)
+
+
 async def test_9_work_whose_code_is_missing_is_shown_waits_and_goes_on_or_is_given_up_on_purpose(world: Any):
     with_code = Registry([Extension(name="test", tasks=[Sleeper])])
     session = await world.open(registry=with_code)
