@@ -97,6 +97,18 @@ async def test_the_deadline_answers_with_the_default_also_when_it_passed_while_n
 
 
 @pytest.mark.invariant("T-19")
+@pytest.mark.invariant("T-18")
+async def test_an_answer_after_the_deadline_is_too_late_though_nobody_ran_to_note_it(kernel: Any):
+    session, task, question = await asked(kernel, deadline=1060.0, default="no")
+    await kernel.close()
+    await kernel.clock.advance(3600.0)
+    session = await kernel.open()
+    with pytest.raises(AlreadyAnswered, match="deadline"):
+        await session.answer(question.id, "yes")
+    assert session.inspect().questions
+    assert await session.wait_task(task.id) == Completed(result=[True, "no", "deadline"])
+
+
 async def test_timers_end_in_the_order_of_their_deadlines(kernel: Any):
     session = await kernel.open()
     chat = await session.conversation("a")

@@ -24,6 +24,7 @@ from perdure.harness.supervision import Supervised
 from perdure.records import Aborted, ConversationId, Outcome, Task, TaskId
 from perdure.session.reading import snapshot
 from perdure.settle.state import Candidate
+from perdure.tasks import questions
 from perdure.tasks.invocation import Invocation
 from perdure.tasks.questions import answer, answered
 from perdure.tasks.transaction import QUESTION, InvocationTransaction, TaskTransaction
@@ -206,8 +207,10 @@ def asked_call(task: Task) -> AskedCall | None:
         return None
 
 
-async def decide(harness: Harness, tx: TaskTransaction, id: TaskId, value: Any, *, by: str | None = None) -> None:
-    """Answer a question in this commit, an approval with a decision that fits it.
+async def decide(
+    harness: Harness, tx: TaskTransaction, id: TaskId, value: Any, *, by: str | None = None, at: float | None = None
+) -> None:
+    """Answer a question in this commit, an approval with a decision that fits it. It was said at `at`, or now.
 
     Raises what `tasks.questions.answer` raises, and UsageError for what does not decide the call; then the question
     stays open and nothing is staged.
@@ -215,7 +218,7 @@ async def decide(harness: Harness, tx: TaskTransaction, id: TaskId, value: Any, 
     task = tx.task(id)
     call = None if task is None else asked_call(task)
     if task is None or call is None:
-        await answer(tx, id, value, by=by)
+        await answer(tx, id, value, by=by, at=at)
         return
     decision = decision_of(value)
     if isinstance(decision, Edit):
@@ -223,7 +226,7 @@ async def decide(harness: Harness, tx: TaskTransaction, id: TaskId, value: Any, 
     always = isinstance(decision, Allow) and decision.always
     if always and not call.remember:
         raise UsageError(f"question {id} cannot be answered for good, there is nothing to remember: answer allow")
-    await answer(tx, id, stored(decision), by=by)
+    await answer(tx, id, stored(decision), by=by, at=at)
     if always:
         own = await tx.doc(PERMISSIONS, task.conversation)
         known = own["allow"].lend()
@@ -262,7 +265,7 @@ async def supersede(tx: TaskTransaction, conversation: ConversationId) -> None:
     """A steer has to reach the model: approvals that its work waits for are answered as denied (K46, I37)."""
     for task in list(_below(tx.candidate, conversation)):
         if asked_call(task) is not None and tx.task(task.id) is not None:
-            await answer(tx, task.id, stored(SUPERSEDED), by=STEER)
+            questions.decide(tx, task, stored(SUPERSEDED), by=STEER)
 
 
 def _below(view: Candidate, conversation: ConversationId) -> Iterator[Task]:

@@ -132,7 +132,7 @@ def _submitting(harness: Harness) -> Mapping[str, InboundHandler]:
 
     async def answer(tx: TaskTransaction, item: Inbound) -> Any:
         body = _read(item, AnswerItem)
-        await decide(harness, tx, TaskId(body.question), body.value, by=body.by)
+        await decide(harness, tx, TaskId(body.question), body.value, by=body.by, at=item.at)
         return {"answered": body.question}
 
     return {"input": input, "write": write, "reset": reset, "compact": compact, "answer": answer}

@@ -5,19 +5,35 @@ from __future__ import annotations
 from typing import Any
 
 from perdure.errors import AlreadyAnswered, NotFound, UsageError
-from perdure.records import Aborted, Completed, Task, TaskId, Terminal, decode_task
+from perdure.records import Aborted, Completed, Outside, Task, TaskId, Terminal, Waiting, decode_task
 from perdure.settle.state import evolve
 from perdure.tasks.transaction import QUESTION, TaskTransaction
 from perdure.values import clean
 
 
-async def answer(tx: TaskTransaction, id: TaskId, value: Any, *, by: str | None = None) -> None:
-    """Decide a question in this commit. Raises NotFound, UsageError for a task that is none, AlreadyAnswered."""
+async def answer(
+    tx: TaskTransaction, id: TaskId, value: Any, *, by: str | None = None, at: float | None = None
+) -> None:
+    """Decide a question in this commit. Raises NotFound, UsageError for a task that is none, AlreadyAnswered.
+
+    It was said at `at`, by default now. After the question's deadline it is too late, also where nobody ran to note
+    that: what the question then comes to is its default.
+    """
     task = tx.task(id)
     if task is None:
         raise await _decided(tx, id)
     if task.kind != QUESTION:
         raise UsageError(f"task {id} is a {task.kind!r}, not a question")
+    state = task.state
+    deadline = state.policy.deadline if isinstance(state, Waiting) and isinstance(state.policy, Outside) else None
+    if deadline is not None and deadline <= (tx.now if at is None else at):
+        said = f"question {id} could be answered until its deadline, which has passed: its default decides"
+        raise AlreadyAnswered(f"{said}; nothing was changed", by="deadline", at=deadline)
+    decide(tx, task, value, by=by)
+
+
+def decide(tx: TaskTransaction, task: Task, value: Any, *, by: str | None) -> None:
+    """Stage the end of an open question."""
     outcome = Completed(result={"answer": clean(value), "by": by})
     tx.put_task(evolve(task, state=Terminal(outcome=outcome), ended=tx.now))
 
